@@ -1,0 +1,1 @@
+"""From tensor programs to kernels: schedules, tile skeletons and the WGSL printer."""

@@ -1,0 +1,1 @@
+"""Rewrites from one program to the next, one pass a file."""

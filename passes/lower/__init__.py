@@ -1,0 +1,1 @@
+"""Lowerings of the ONNX operators to tensor programs, one operator family a file."""

@@ -1,0 +1,1 @@
+"""The Python runtime: an interpreter of capture plans on wgpu."""
