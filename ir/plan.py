@@ -1,8 +1,8 @@
 """L3, the capture plan: everything a runtime needs to replay a model, as plain data.
 
-A plan is a list of entries over shared kernels and weights. An entry is a list of steps, a step one dispatch: kernels to
-choose from, a grid, and byte ranges of buffers to bind. Nothing here is computed at run time. `plan_verify` checks a
-plan, `plan_json` reads and writes it.
+A plan is a list of entries over shared kernels and weights. An entry is a list of steps, a step one dispatch: kernels
+to choose from, a grid, and byte ranges of buffers to bind. Nothing here is computed at run time. `plan_verify` checks
+a plan, `plan_json` reads and writes it.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ParamField:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One executable plan. `uniform_data` is the first content of the entry's one uniform buffer (empty if it has none).
+    """One executable plan. `uniform_data` is the first content of the one uniform buffer (empty if there is none).
 
     `baseline_requires` is what every adapter must have for this entry; `requires` is all that its variants may use.
     """
@@ -306,7 +306,7 @@ def layout_signature(declarations: Sequence[Declaration], bindings: Sequence[Bin
 
 
 def print_declaration(declaration: Declaration) -> str:
-    """The fixed form of a declaration in a kernel's text: one line, or two for a uniform; `parse_declarations` reads it."""
+    """A declaration in the fixed form that `parse_declarations` reads: one line, or two for a uniform."""
     slot = f"@group(0) @binding({declaration.slot})"
     if declaration.kind == "storage":
         return f"{slot} var<storage, {declaration.access}> b{declaration.slot}: {declaration.type};"
