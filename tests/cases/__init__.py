@@ -1,0 +1,1 @@
+"""Small models on which other WebGPU implementations were publicly reported wrong."""

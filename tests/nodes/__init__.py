@@ -1,0 +1,1 @@
+"""The ONNX backend node cases: harness and ledger."""

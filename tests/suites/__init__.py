@@ -1,0 +1,1 @@
+"""Suites over whole networks and the ONNX node cases."""
