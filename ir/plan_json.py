@@ -1,7 +1,7 @@
 """The text form of a capture plan: `plan.json`, for people and programs, the same bytes for the same plan.
 
-Fields at their default are left out, unknown fields are ignored. A kernel's text is a file of its own; the plan holds its
-SHA-256. `plan.schema.json` is the published schema.
+Fields at their default are left out, unknown fields are ignored. A kernel's text is a file of its own; the plan holds
+its SHA-256. `plan.schema.json` is the published schema.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def print_plan(plan: Plan) -> bytes:
 def parse_plan(text: bytes, read_kernel: Callable[[str], str]) -> Plan:
     """The plan in `text`; `read_kernel` gives a kernel file's text by its name in the artifact.
 
-    Raises ArtifactError for another major version, what the schema refuses, and a kernel whose hash differs. The plan is
-    not verified otherwise: `verify_plan` does.
+    Raises ArtifactError for another major version, what the schema refuses, and a kernel whose hash differs. The rest
+    is up to `verify_plan`.
     """
     try:
         document = json.loads(text)
@@ -120,30 +120,34 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _decode(expected: Any, value: Any) -> Any:
     """`value`, which the schema has checked, as the type `expected`."""
-    if dataclasses.is_dataclass(expected):
+    if dataclasses.is_dataclass(expected) and isinstance(expected, type):
         hints = _hints(expected)
-        return expected(**{name: _decode(hints[name], item) for name, item in value.items() if name in hints})  # type: ignore[operator]
+        return expected(**{name: _decode(hints[name], item) for name, item in value.items() if name in hints})
     if expected is bytes:
         return bytes.fromhex(value)
+    if expected is int:
+        return int(value)  # JSON has one type of number, and 4.0 is an integer there
     arguments = typing.get_args(expected)
     origin = typing.get_origin(expected)
-    if origin is types.UnionType:
-        return value
+    if origin is types.UnionType and value is not None:
+        return _decode(arguments[0], value)
     if origin is tuple and arguments[-1] is Ellipsis:
         return tuple(_decode(arguments[0], item) for item in value)
     if origin is tuple:
-        return tuple(value)
+        return tuple(_decode(argument, item) for argument, item in zip(arguments, value, strict=True))
+    if origin is Mapping:
+        return {key: _decode(arguments[1], item) for key, item in value.items()}
     return value
 
 
 @cache
-def _hints(expected: Any) -> dict[str, Any]:
+def _hints(expected: type) -> dict[str, Any]:
     return typing.get_type_hints(expected)
 
 
 def _pretty(value: Any, indent: int = 0) -> str:
     """JSON in which whatever fits stands on one line."""
-    flat = json.dumps(value)
+    flat = json.dumps(value, allow_nan=False)
     if len(flat) + indent <= _LINE_LENGTH or not isinstance(value, dict | list) or not value:
         return flat
     inner = " " * (indent + 1)
