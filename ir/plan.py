@@ -240,6 +240,7 @@ class Entry:
     """One executable plan. `uniform_data` is the first content of the one uniform buffer (empty if there is none).
 
     `baseline_requires` is what every adapter must have for this entry; `requires` is all that its variants may use.
+    `bound` names the model's inputs that were made constants, and so are not passed to `run`.
     """
 
     name: str
@@ -249,6 +250,7 @@ class Entry:
     steps: tuple[Step, ...]
     states: tuple[State, ...] = ()
     params: tuple[ParamField, ...] = ()
+    bound: tuple[str, ...] = ()
     uniform_data: bytes = b""
     requires: Requires = Requires()
     baseline_requires: Requires = Requires()
