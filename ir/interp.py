@@ -145,7 +145,7 @@ class _Machine:
         result = product.reshape([size[n] for n in (*both, *rows, *columns)])
         order = [*both, *rows, *columns]
         missing = [n for n in outer if n not in order]
-        result = result.reshape(*result.shape, *([1] * len(missing)))
+        result = result.reshape(result.shape + (1,) * len(missing))
         result = result.transpose([(order + missing).index(n) for n in outer])
         return np.broadcast_to(result, grid.shape)
 
@@ -383,7 +383,7 @@ class Grid:
     def acc(self, e: Expr) -> Array:
         value, names = self.accs[e.attr]
         extra = len(self.axes) - len(names)
-        return value.reshape(*value.shape, *([1] * extra))
+        return value.reshape(value.shape + (1,) * extra)
 
     def load(self, e: Expr) -> Array:
         array = self.machine.env[e.attr]

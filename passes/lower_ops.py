@@ -44,7 +44,7 @@ class Lowerer:
                 env[name] = self.initializer(name, value)
         for node in graph:
             self.node(node, env)
-        return [env[o.name] if o is not None and o.name else None for o in graph.outputs]
+        return [env.get(o.name) if o is not None and o.name else None for o in graph.outputs]
 
     def initializer(self, name: str, value: onnx_ir.Value) -> Any:
         tensor = value.const_value
