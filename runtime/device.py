@@ -63,6 +63,113 @@ class Gpu:
         )
 
 
+def devices() -> list[AdapterInfo]:
+    """All adapters of this machine, in the order in which wgpu lists them."""
+    return [adapter_info(adapter) for adapter in wgpu.gpu.enumerate_adapters_sync()]
+
+
+def adapter_info(adapter: Any) -> AdapterInfo:
+    """What is known about a wgpu adapter."""
+    info = adapter.info
+    return AdapterInfo(
+        name=info["device"] or info["description"] or "an unnamed adapter",
+        kind="cpu" if info["adapter_type"] == "CPU" else "gpu",
+        vendor=info["vendor"],
+        architecture=info["architecture"],
+        backend=info["backend_type"],
+        driver=info["description"],
+        features=_spec_features(adapter.features),
+        limits=_spec_limits(adapter.limits),
+    )
+
+
+def open_gpu(
+    plan: Plan, entry: Entry, adapter: Any = None, device: Any = None, extra_features: tuple[str, ...] = ()
+) -> Gpu:
+    """A device that can run `entry`: the given one, or a new one of `adapter` (or of the best that there is).
+
+    A new device has the features and limits that the entry's chosen variants need, and no others but `extra_features`.
+    Raises DeviceError that says what is missing, what there is, and what to do.
+    """
+    requires = _baseline(plan, entry)
+    if device is not None:
+        features, limits = _spec_features(device.features), _spec_limits(device.limits)
+        _check("The device that was given", entry, requires, features, limits)
+        return Gpu(device, adapter_info(device.adapter))
+    adapter = adapter or request_adapter()
+    info = adapter_info(adapter)
+    _check(f"The adapter {escape_name(info.name)}", entry, requires, info.features, info.limits)
+    for step in entry.steps:
+        requires = requires.merge(_choose(step, requires, info, info.features, info.limits).requires)
+    wanted = [_WGPU_FEATURES.get(name, name) for name in (*requires.features, *extra_features)]
+    exact = {_wgpu_limit(name): requires.limit(name) for name in DEFAULT_LIMITS}
+    exact |= {_wgpu_limit(name): value for name, value in requires.limits.items() if name not in DEFAULT_LIMITS}
+    needs = ", ".join((*wanted, *(f"{name} {value}" for name, value in requires.limits.items())))
+    made = create_or_fail(
+        "device",
+        "",
+        lambda: adapter.request_device_sync(required_features=wanted, required_limits=exact),
+        info.name,
+        needs or "the default limits",
+    )
+    return Gpu(made, info)
+
+
+def request_adapter() -> Any:
+    """The adapter that wgpu prefers; DeviceError if there is none."""
+    try:
+        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+    except Exception as error:
+        raise DeviceError(_NO_ADAPTER) from error
+    if adapter is None:
+        raise DeviceError(_NO_ADAPTER)
+    return adapter
+
+
+def choose_variants(plan: Plan, entry: Entry, gpu: Gpu) -> tuple[Variant, ...]:
+    """For each step the first variant whose needs the device meets and whose preference matches its adapter."""
+    features, limits = _spec_features(gpu.device.features), _spec_limits(gpu.device.limits)
+    baseline = _baseline(plan, entry)
+    return tuple(_choose(step, baseline, gpu.info, features, limits) for step in entry.steps)
+
+
+def enable_lines(extensions: tuple[str, ...]) -> str:
+    """What naga wants before a kernel's text."""
+    return "".join(f"enable {name};\n" for name in extensions if name not in _IMPLIED_ENABLES)
+
+
+def missing(requires: Requires, features: Collection[str], limits: Mapping[str, int]) -> list[str]:
+    """What `requires` asks for beyond `features` and `limits`, in words; empty if nothing is missing."""
+    lacks = [f"the feature {escape_name(name)}" for name in requires.features if name not in features]
+    for name, value in requires.limits.items():
+        has = limits.get(name)
+        enough = has is not None and (has <= value if name.startswith("min") else has >= value)
+        if not enough:
+            lacks.append(f"{escape_name(name)} {value} (it has {'none' if has is None else has})")
+    unknown = [name for name in requires.wgsl_language_features if name not in _LANGUAGE_FEATURES]
+    lacks += [f"the WGSL language feature {escape_name(name)}" for name in unknown]
+    return lacks + [f"the subgroup matrix {escape_name(name)}" for name in requires.subgroup_matrix]
+
+
+_NO_ADAPTER = (
+    "No WebGPU adapter was found. Install a driver for Vulkan, Metal or Direct3D 12; "
+    "on Linux without a GPU, Mesa's software driver (the package mesa-vulkan-drivers) will do."
+)
+
+
+def _baseline(plan: Plan, entry: Entry) -> Requires:
+    return plan.requires.merge(entry.baseline_requires)
+
+
+def _check(who: str, entry: Entry, requires: Requires, features: Collection[str], limits: Mapping[str, int]) -> None:
+    lacks = missing(requires, features, limits)
+    if lacks:
+        raise DeviceError(
+            f"{who} cannot run the entry '{escape_name(entry.name)}': it lacks {', '.join(lacks)}. "
+            "Compile with --target baseline, or use another adapter (`onnx2wgsl devices` lists them)."
+        )
+
+
 def _choose(
     step: Step, baseline: Requires, info: AdapterInfo, features: Collection[str], limits: Mapping[str, int]
 ) -> Variant:

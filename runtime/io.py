@@ -38,7 +38,8 @@ def array_from_bytes(data: Any, dtype: DType, shape: tuple[int, ...]) -> np.ndar
         return (raw != 0).reshape(shape)
     if dtype.bits < 8:
         return _unpack(raw, dtype)[:count].reshape(shape)
-    return raw.view(dtype.numpy).reshape(shape)
+    typed: np.ndarray[Any, Any] = raw.view(dtype.numpy)
+    return typed.reshape(shape)
 
 
 def array_of_bits(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx2wgsl.errors import InputError
+from onnx2wgsl.errors import InputError, escape_name
 from onnx2wgsl.ir.dtypes import DType
 
 from .create import in_words, quiet_about_loss
@@ -79,6 +79,16 @@ class DeviceTensor:
         if self._disposed:
             return "it was disposed"
         return "its session was closed" if self._owner.closed else ""
+
+    def check_usable(self, name: str, device: Any) -> None:
+        """Raise InputError unless the tensor can be the input `name` of a session on `device`."""
+        if self.problem:
+            raise InputError(f"Input '{escape_name(name)}' is a device tensor that cannot be used: {self.problem}.")
+        if self._device is not device:
+            raise InputError(
+                f"Input '{escape_name(name)}' is a device tensor on another device than this session. "
+                "Make both sessions with the same device (device=other.device)."
+            )
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements, sliced to the lengths. Raises InputError if the tensor was disposed or its
