@@ -19,7 +19,9 @@ _LOST_LOGS = ("DEVICE LOST!", "The WGPU device was lost")
 
 def is_device_lost(error: BaseException) -> bool:
     """Whether `error` says that the device is gone; wgpu-py has no signal of its own for it."""
-    return isinstance(error, DeviceLostError) or (isinstance(error, wgpu.GPUError) and _LOST in str(error).lower())
+    return isinstance(error, DeviceLostError) or (
+        isinstance(error, wgpu.GPUError | RuntimeError) and _LOST in str(error).lower()
+    )
 
 
 @contextmanager

@@ -35,7 +35,8 @@ def array_from_bytes(data: Any, dtype: DType, shape: tuple[int, ...]) -> np.ndar
     count = math.prod(shape)
     raw: np.ndarray[Any, Any] = np.frombuffer(data, np.uint8, -(-count * dtype.bits // 8))
     if dtype.is_bool:
-        return (raw != 0).reshape(shape)
+        truth: np.ndarray[Any, Any] = raw != 0
+        return truth.reshape(shape)
     if dtype.bits < 8:
         return _unpack(raw, dtype)[:count].reshape(shape)
     typed: np.ndarray[Any, Any] = raw.view(dtype.numpy)

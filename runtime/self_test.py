@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _TOLERANCES = {"f64": 1e-9, "f32": 1e-3, "f16": 1e-2, "bf16": 4e-2}
-"""Largest difference as a part of the largest magnitude in the expected output; all other dtypes are compared exactly."""
+"""Largest difference as a part of the expected output's largest magnitude; all other dtypes are compared exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SelfTest:
     differences: Mapping[str, float]
 
 
-def test_session(session: Session, runs: int) -> SelfTest:
+def run_self_test(session: Session, runs: int) -> SelfTest:
     """Run the golden inputs `runs` times; if that is wrong and there are other variants, with the baseline too."""
     golden = session.artifact.golden
     if golden is None:

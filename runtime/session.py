@@ -23,7 +23,7 @@ from .policy import DeviceTensorPolicy
 from .profile import Profile, profile_entry
 from .program import Copy, Program, Progress
 from .readback import Source
-from .self_test import SelfTest, test_session
+from .self_test import SelfTest, run_self_test
 from .states import States
 from .tensors import DeviceTensor, Owner, slice_to_lengths
 
@@ -37,8 +37,8 @@ class Session:
 
     `mode` is "replay" (everything prebuilt, one pass) or "eager" (every bind group anew, each dispatch in a pass of its
     own); both give the same bits. The caller may bring a wgpu `adapter`, or a `device` whose features and limits meet
-    the entry's. After a loss of the device the session is rebuilt and the run repeated once, unless `rebuild_on_lost` is
-    False. `steps_per_submission` cuts long runs into several submissions. `on_progress` is called with "bytes" or
+    the entry's. After a loss of the device the session is rebuilt and the run repeated once, unless `rebuild_on_lost`
+    is False. `steps_per_submission` cuts long runs into several submissions. `on_progress` is called with "bytes" or
     "pipelines", how many are done, and how many there are.
 
     Calls from several threads queue. Raises DeviceError where no device can run the entry.
@@ -61,7 +61,7 @@ class Session:
         self.artifact = artifact
         self.entry = artifact.plan.entry(entry)
         self.mode = mode
-        self._adapter = adapter
+        self._adapter = adapter or (None if device is None else device.adapter)
         self._rebuild_on_lost = rebuild_on_lost
         self._steps_per_submission = steps_per_submission
         self._progress = on_progress
@@ -114,8 +114,8 @@ class Session:
     ) -> dict[str, Any]:
         """Run the entry once and return its outputs by name, in the model's order.
 
-        `inputs` maps names to NumPy arrays (or scalars) and device tensors of exactly the port's dtype and shape. States
-        need not be given. `outputs` names what to return (default: all that feed no state); those in `keep` come as
+        `inputs` maps names to NumPy arrays (or scalars) and device tensors of exactly the port's dtype and shape.
+        States need not be given. `outputs` names what to return (default: all that feed no state); those in `keep` come as
         device tensors that stay valid over later runs, all others as C-contiguous arrays.
 
         Raises InputError before anything is written, DeviceLostError if the device was lost and the run could not be
@@ -176,7 +176,7 @@ class Session:
         ArtifactError if the artifact has no golden inputs.
         """
         with self._exclusively("testing"):
-            return test_session(self, runs)
+            return run_self_test(self, runs)
 
     def use_baseline(self) -> None:
         """Take the baseline variant of every step from now on."""
@@ -255,6 +255,7 @@ class Session:
         for name, value in inputs.items():
             port = self._inputs[name]
             if name in self._states:
+                self._states.check(self._program, name, value)
                 values[name] = value
             elif isinstance(value, DeviceTensor):
                 value.check_usable(name, self.device)

@@ -50,14 +50,27 @@ class States:
 
     def set(self, program: Program, name: str, value: Any) -> None:
         """Give the state a value: an array, of up to its capacity if it grows, or a device tensor of its full shape."""
-        port = self._port(name)
+        self.check(program, name, value)
+        port = self._inputs[name]
         if isinstance(value, DeviceTensor):
             self._set_from_tensor(program, port, value)
             return
         array = self._padded(name, value)
+        axis = self._states[name].axis
+        if axis is not None:
+            self._lengths[name] = value.shape[axis]
         if port.buffer is not None:
             program.write(port.buffer, bytes_of_array(array, BY_NAME[port.dtype]))
         self._save(name, np.array(value))
+
+    def check(self, program: Program, name: str, value: Any) -> None:
+        """Raise InputError unless `set` takes the value."""
+        port = self._port(name)
+        if isinstance(value, DeviceTensor):
+            value.check_usable(name, program.gpu.device)
+            check_type(port, value.dtype, value.shape)
+        else:
+            self._padded(name, value)
 
     def reset(self, program: Program) -> None:
         """Make all states zero, and growing ones empty."""
@@ -123,7 +136,6 @@ class States:
         shape = (*port.shape[:axis], length, *port.shape[axis + 1 :])
         check_type(port, value.dtype, (*value.shape[:axis], port.shape[axis], *value.shape[axis + 1 :]))
         padding = np.zeros((*shape[:axis], state.capacity - length, *shape[axis + 1 :]), value.dtype)
-        self._lengths[name] = length
         return np.concatenate([value, padding], axis)
 
     def _checked_length(self, state: State, value: Any) -> int:
@@ -136,8 +148,6 @@ class States:
         return int(value.shape[axis])
 
     def _set_from_tensor(self, program: Program, port: Port, tensor: DeviceTensor) -> None:
-        tensor.check_usable(port.name, program.gpu.device)
-        check_type(port, tensor.dtype, tensor.shape)
         if port.buffer is not None:
             encoder = program.gpu.create("command encoder", "")
             encoder.copy_buffer_to_buffer(tensor.buffer, 0, program.own[port.buffer], 0, -(-port.size // 4) * 4)

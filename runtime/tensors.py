@@ -86,8 +86,8 @@ class DeviceTensor:
             raise InputError(f"Input '{escape_name(name)}' is a device tensor that cannot be used: {self.problem}.")
         if self._device is not device:
             raise InputError(
-                f"Input '{escape_name(name)}' is a device tensor on another device than this session. "
-                "Make both sessions with the same device (device=other.device)."
+                f"Input '{escape_name(name)}' is a device tensor on another device than this session, "
+                "or on one that was lost. Make both sessions with the same device (device=other.device)."
             )
 
     def numpy(self) -> np.ndarray[Any, Any]:
