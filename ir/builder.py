@@ -153,14 +153,9 @@ class Builder:
         space, inner = axes("i", shape), axes("r", over)
         i = tuple(a.var for a in space)
         lhs, rhs = operands(i, tuple(a.var for a in inner))
-        acc_dtype = dtype or accumulator(lhs.dtype)
         result = (lambda a, *_: ex.cast(a, lhs.dtype)) if finish is None else finish
-        if not all(over):
-            return self._store_all(space, (), result, (ex.zero(acc_dtype),), i)[0]
-        if not over:
-            return self._store_all(space, (), result, (ex.cast(lhs, acc_dtype) * ex.cast(rhs, acc_dtype),), i)[0]
-        step = Contract("a0", inner, lhs, rhs, acc_dtype)
-        return self._store_all(space, (step,), result, (ex.acc("a0", acc_dtype),), i)[0]
+        steps, total = product_step("a0", inner, lhs, rhs, dtype or accumulator(lhs.dtype))
+        return self._store_all(space, steps, result, (total,), i)[0]
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Joins tensors along an axis: one nest with a store per part, which `place-concats` looks for."""
@@ -198,6 +193,24 @@ class Builder:
 def axes(prefix: str, sizes: Sequence[int]) -> tuple[Axis, ...]:
     """Canonically named axes of the given sizes."""
     return tuple(Axis(f"{prefix}{k}", int(size)) for k, size in enumerate(sizes))
+
+
+def product_step(
+    name: str, over: Sequence[Axis], lhs: Expr, rhs: Expr, dtype: DType
+) -> tuple[tuple[Contract | Reduce, ...], Expr]:
+    """The step that sums lhs · rhs over axes in `dtype` (none where nothing is left to sum), and its value.
+
+    An axis that does not occur in both operands (one is a constant of one value) makes it a plain reduction.
+    """
+    if not all(a.size for a in over):
+        return (), ex.zero(dtype)
+    inner = tuple(a for a in over if a.size != 1)
+    if not inner:
+        return (), ex.cast(lhs, dtype) * ex.cast(rhs, dtype)
+    total = ex.acc(name, dtype)
+    if all(a.name in lhs.free and a.name in rhs.free for a in inner):
+        return (Contract(name, inner, lhs, rhs, dtype),), total
+    return (Reduce(name, inner, sum_of(dtype), (ex.cast(lhs, dtype) * ex.cast(rhs, dtype),)),), total
 
 
 def accumulator(dtype: DType) -> DType:

@@ -118,13 +118,15 @@ class _Machine:
         inner = grid.extend(step.axes)
         if isinstance(step, Contract):
             return [self.contract(step, grid, inner)]
-        shape = inner.shape
-        count = len(grid.axes)
+        used = frozenset().union(*(b.free for b in step.body))
+        outer = [n if a.name in used else 1 for a, n in zip(grid.axes, grid.shape, strict=True)]
+        shape = (*outer, *inner.shape[len(outer) :])
         state = []
         for body, dtype in zip(step.body, step.monoid.dtypes, strict=True):
             value = np.broadcast_to(np.asarray(inner.eval(body), self.numpy_dtype(dtype)), shape)
-            state.append(value.reshape(*shape[:count], -1))
-        return [np.asarray(v, self.numpy_dtype(d)) for v, d in zip(fold(self, step.monoid, state), step.monoid.dtypes, strict=True)]
+            state.append(value.reshape(*outer, -1))
+        folded = zip(fold(self, step.monoid, state), step.monoid.dtypes, strict=True)
+        return [np.broadcast_to(np.asarray(v, self.numpy_dtype(d)), grid.shape) for v, d in folded]
 
     def contract(self, step: Contract, grid: Grid, inner: Grid) -> Array:
         outer = [a.name for a in grid.axes]
