@@ -61,7 +61,7 @@ def suites(full: bool) -> list[Suite]:
         Suite("core", [pytest(full, "-n", "2", "--ignore=tests/suites", "tests")], "lavapipe"),
         Suite("nodes", [pytest(full, "tests/suites/test_nodes.py")], "lavapipe"),
         Suite("networks-lavapipe", [pytest(full, "-n", "2", networks)], "lavapipe"),
-        Suite("networks-swiftshader", [pytest(full, "-n", "2", networks)], "swiftshader"),
+        Suite("networks-swiftshader", [pytest(full, "-n", "2", networks, "tests/cases")], "swiftshader"),
     ]
 
 
