@@ -22,7 +22,7 @@ from onnx2wgsl.errors import ArtifactError, escape_name
 
 from .plan import FORMAT_VERSION, Kernel, Plan
 
-_LINE_LENGTH = 120
+_LINE_LENGTH = 160
 
 
 def kernel_file(kernel_id: str) -> str:
