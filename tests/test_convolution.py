@@ -123,7 +123,8 @@ def test_conv_integer(seed: int) -> None:
 def test_qlinear_conv(per_channel: bool) -> None:
     rng = np.random.default_rng(5)
     x = rng.integers(0, 256, (2, 3, 6, 5)).astype(np.uint8)
-    w = rng.integers(-128, 128, (4, 3, 3, 2)).astype(np.int8)
+    # Seven bits: on CPUs without 8-bit dot products, ONNX Runtime saturates sums of two products to 16 bits.
+    w = rng.integers(-64, 64, (4, 3, 3, 2)).astype(np.int8)
     w_scale = rng.uniform(0.01, 0.02, 4 if per_channel else ()).astype(np.float32)
     w_zero = np.zeros(4 if per_channel else (), np.int8)
     scale, zero = np.array(0.02, np.float32), np.array(121, np.uint8)
