@@ -142,7 +142,7 @@ class Variant:
 class Step:
     """One dispatch. The first fitting variant is taken; the last is the baseline (no `requires`, no `prefer`).
 
-    All variants use the same bindings. `nodes` are the names of the ONNX nodes computed here.
+    All variants use the same bindings. `name` occurs once in the entry; `nodes` are the ONNX nodes computed here.
     """
 
     name: str

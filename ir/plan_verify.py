@@ -134,6 +134,7 @@ def _verify_entry(plan: Plan, entry: Entry) -> None:
     _check_unique("buffer", (buffer.name for buffer in (*plan.buffers, *entry.buffers)))
     _check_unique("input", (port.name for port in entry.inputs))
     _check_unique("output", (port.name for port in entry.outputs))
+    _check_unique("step", (step.name for step in entry.steps))
     for buffer in entry.buffers:
         _verify_buffer(buffer, ("arena", "input", "output", "state", "uniform"), requires)
     buffers = {buffer.name: buffer for buffer in (*plan.buffers, *entry.buffers)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +62,14 @@ class Program:
         self._cache = BindGroupCache()
         self._groups = [self._cached_group(dispatch) for dispatch in self.dispatches]
 
-    def bind(self, name: str, buffer: Any) -> None:
-        """Let the steps use `buffer` as the plan's buffer `name`."""
-        if self._bound[name] is buffer:
+    def bind(self, buffers: Mapping[str, Any]) -> None:
+        """Let the steps use other buffers under the plan's names, all at once: the ones before may be gone already."""
+        changed = {name for name, buffer in buffers.items() if self._bound[name] is not buffer}
+        if not changed:
             return
-        self._bound[name] = buffer
+        self._bound.update(buffers)
         for index, dispatch in enumerate(self.dispatches):
-            if any(binding.buffer == name for binding in dispatch.step.bindings):
+            if any(binding.buffer in changed for binding in dispatch.step.bindings):
                 self._groups[index] = self._cached_group(dispatch)
 
     def bound(self, name: str) -> Any:
@@ -83,7 +84,7 @@ class Program:
         """Put a fresh buffer, all zeros, in the place of the program's own `name`, which now belongs to another."""
         size = next(buffer.size for buffer in self.entry.buffers if buffer.name == name)
         self.own[name] = self.gpu.create_buffer(name, size, DeviceTensorPolicy.TENSOR)
-        self.bind(name, self.own[name])
+        self.bind({name: self.own[name]})
 
     def execute(
         self,

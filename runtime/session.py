@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -115,8 +115,8 @@ class Session:
         """Run the entry once and return its outputs by name, in the model's order.
 
         `inputs` maps names to NumPy arrays (or scalars) and device tensors of exactly the port's dtype and shape.
-        States need not be given. `outputs` names what to return (default: all that feed no state); those in `keep` come as
-        device tensors that stay valid over later runs, all others as C-contiguous arrays.
+        States need not be given. `outputs` names what to return (default: all that feed no state); those in `keep`
+        come as device tensors that stay valid over later runs, all others as C-contiguous arrays.
 
         Raises InputError before anything is written, DeviceLostError if the device was lost and the run could not be
         repeated, and DeviceError for all else that fails on the device.
@@ -134,32 +134,28 @@ class Session:
         """
         with self._exclusively("making a device tensor"):
             if isinstance(value, np.ndarray | np.generic):
-                return self._tensor_of_array(np.asarray(value))
+                return self._repeated_after_loss(lambda: self._tensor_of_array(np.asarray(value)))
             return self._tensor_of_buffer(value, dtype, shape)
 
     def get_state(self, name: str) -> Array:
         """A copy of the state that feeds the input `name`; a growing state is cut to its length."""
         with self._exclusively("reading a state"):
-            return self._states.get(self._program, name)
+            return self._repeated_after_loss(lambda: self._states.get(self._program, name))
 
     def set_state(self, name: str, value: Any) -> None:
         """Give the state that feeds the input `name` the value of an array or a device tensor."""
         with self._exclusively("setting a state"):
-            self._states.set(self._program, name, value)
+            self._repeated_after_loss(lambda: self._states.set(self._program, name, value), {name: value})
 
     def reset_states(self) -> None:
         """Make all states zero, and growing ones empty."""
         with self._exclusively("resetting the states"):
-            self._states.reset(self._program)
+            self._repeated_after_loss(lambda: self._states.reset(self._program))
 
     def warmup(self) -> None:
         """Run the kernels once, so that the driver has compiled them all; states keep their values."""
         with self._exclusively("warming up"):
-            in_place = [buffer for buffer in self.entry.buffers if buffer.kind == "state"]
-            sources = [Source(self._program.own[buffer.name], 0, buffer.size) for buffer in in_place]
-            kept = self._program.execute(eager=True, downloads=sources)
-            for buffer, data in zip(in_place, kept, strict=True):
-                self._program.write(buffer.name, data)
+            self._repeated_after_loss(self._warmup)
 
     def profile(self, runs: int = 3) -> Profile:
         """Time each step, over inputs of zeros: the best of `runs`, in microseconds.
@@ -179,7 +175,7 @@ class Session:
             return run_self_test(self, runs)
 
     def use_baseline(self) -> None:
-        """Take the baseline variant of every step from now on."""
+        """Take the baseline variant of every step; states go back to what was last read, set or reset."""
         with self._exclusively("building the baseline"):
             self._baseline_only = True
             self._replace_program(self._gpu)
@@ -199,6 +195,16 @@ class Session:
             with in_words(doing, self._gpu.info.name):
                 yield
 
+    def _warmup(self) -> None:
+        program = self._program
+        in_place = [buffer for buffer in self.entry.buffers if buffer.kind == "state"]
+        kept = [program.gpu.device.queue.read_buffer(program.own[buffer.name]) for buffer in in_place]
+        program.bind(program.own)
+        fence = [Source(program.own[port.buffer], 0, 4) for port in self.entry.outputs if port.buffer][:1]
+        program.execute(self.mode == "eager", self._steps_per_submission, downloads=fence)
+        for buffer, data in zip(in_place, kept, strict=True):
+            program.write(buffer.name, data)
+
     def _build(self, gpu: Gpu) -> Program:
         variants = choose_variants(self.artifact.plan, self.entry, gpu)
         if self._baseline_only:
@@ -212,7 +218,7 @@ class Session:
         self._program.destroy()
         self._gpu, self._program = gpu, program
 
-    def _repeated_after_loss(self, action: Callable[[], T], values: Mapping[str, Any]) -> T:
+    def _repeated_after_loss(self, action: Callable[[], T], values: Mapping[str, Any] = MappingProxyType({})) -> T:
         try:
             return action()
         except Exception as error:
@@ -271,8 +277,7 @@ class Session:
             if name in self._states:
                 self._states.set(program, name, value)
         self._states.check_room()
-        for name, value in values.items():
-            self._feed(program, self._inputs[name], value)
+        self._feed(program, values)
         self._write_params(program, values)
         kept = {name: self._kept_buffer(program, self._outputs[name]) for name in names if name in keep}
         ports = [self._outputs[name] for name in names]
@@ -299,14 +304,17 @@ class Session:
                 results[port.name] = slice_to_lengths(array, lengths)
         return results
 
-    def _feed(self, program: Program, port: Port, value: Any) -> None:
-        if port.buffer is None or port.name in self._states:
-            return
-        if isinstance(value, DeviceTensor):
-            program.bind(port.buffer, value.buffer)
-            return
-        program.bind(port.buffer, program.own[port.buffer])
-        program.write(port.buffer, bytes_of_array(value, BY_NAME[port.dtype]))
+    def _feed(self, program: Program, values: Mapping[str, Any]) -> None:
+        fed = {self._inputs[name].buffer: value for name, value in values.items() if name not in self._states}
+        buffers = {
+            name: value.buffer if isinstance(value, DeviceTensor) else program.own[name]
+            for name, value in fed.items()
+            if name is not None
+        }
+        program.bind(buffers)
+        for name, value in fed.items():
+            if name is not None and not isinstance(value, DeviceTensor):
+                program.write(name, bytes_of_array(value, dtype_of(value)))
 
     def _write_params(self, program: Program, values: Mapping[str, Any]) -> None:
         for param in self.entry.params:

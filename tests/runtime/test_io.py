@@ -110,13 +110,17 @@ def add():
         ({}, "Missing inputs: 'x', 'y'."),
         (
             {"x": X, "y": X.astype(np.float64)},
-            "Input 'y' has dtype float64, but the model takes float32. Nothing is cast silently: "
-            "pass array.astype(numpy.float32).",
+            (
+                "Input 'y' has dtype float64, but the model takes float32. Nothing is cast silently: "
+                "pass array.astype(numpy.float32)."
+            ),
         ),
         (
             {"x": X, "y": X.T},
-            "Input 'y' has shape [3, 2], but this entry takes [2, 3]: dim 0 is 3 instead of 2, dim 1 is 2 instead of 3. "
-            "For this shape, compile with --shape y=3,2.",
+            (
+                "Input 'y' has shape [3, 2], but this entry takes [2, 3]: dim 0 is 3 instead of 2, "
+                "dim 1 is 2 instead of 3. For this shape, compile with --shape y=3,2."
+            ),
         ),
         (
             {"x": X, "y": X[0]},

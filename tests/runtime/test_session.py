@@ -3,11 +3,14 @@ from __future__ import annotations
 import gc
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
+import wgpu
 
-from onnx2wgsl.artifact import Artifact
+from onnx2wgsl.artifact import Artifact, Golden, load
 from onnx2wgsl.errors import ArtifactError, InputError
+from onnx2wgsl.ir.plan import Buffer, Entry, ParamField, Requires
 from onnx2wgsl.runtime.session import Session
 from tests.runtime import plans
 
@@ -101,8 +104,15 @@ def test_runs_from_threads_queue(add):
     assert not wrong
 
 
-def test_warmup_reports_and_changes_nothing(add):
+def test_warmup_needs_no_inputs(add):
     add.warmup()
+    tensor = add.tensor(X)
+    add.run({"x": tensor, "y": tensor})
+    tensor.dispose()
+    add.warmup()
+    tensor = add.tensor(X)
+    add.run({"x": tensor, "y": tensor})
+    tensor.dispose()
     np.testing.assert_array_equal(add.run({"x": X, "y": X})["sum"], X * 2)
 
 
@@ -123,9 +133,54 @@ def test_takes_the_variant_that_its_adapter_prefers():
 
 
 def test_passes_over_a_variant_whose_needs_are_not_met():
-    requires = plans.Plan.__dataclass_fields__["requires"].default.__class__(features=("no-such-feature",))
+    requires = Requires(features=("no-such-feature",))
     with Session(Artifact.create(plans.add_plan((plans.WRONG_ADD, plans.ADD), requires=requires))) as session:
         assert session.variants["add_0"].kernel == "add"
+
+
+def test_a_param_is_written_before_each_run():
+    x, factor, y = plans.port("x", "f32", 4), plans.port("factor", "f32", buffer=None), plans.port("y", "f32", 4)
+    bindings = [
+        plans.binding(0, "read", "x", 16),
+        plans.binding(1, "read_write", "y", 16),
+        plans.binding(16, "uniform", "u", 16),
+    ]
+    buffers = (plans.buffer_of(x, "input"), plans.buffer_of(y, "output"), Buffer("u", 16, "uniform"))
+    steps = (plans.step("scale_0", [plans.SCALE], 4, bindings),)
+    params = (ParamField("factor", 0, "f32"),)
+    entry = Entry("main", buffers, (x, factor), (y,), steps, params=params, uniform_data=bytes(16))
+    with Session(Artifact.create(plans.plan([plans.SCALE], entry))) as session:
+        ones = np.ones(4, np.float32)
+        for value in (np.float32(2), np.array(-3, np.float32), session.tensor(np.float32(4))):
+            expected = value.numpy() if hasattr(value, "numpy") else value
+            np.testing.assert_array_equal(session.run({"x": ones, "factor": value})["y"], ones * expected)
+
+
+def test_sessions_on_one_device_do_not_disturb_each_other():
+    artifact = plans.chain_artifact()
+    wrong = []
+
+    def work(session, x):
+        for _ in range(20):
+            if not np.allclose(session.run({"x": x})["z"], plans.chain_of(x), rtol=1e-5):
+                wrong.append(x[0])
+
+    with Session(artifact) as one, Session(artifact, device=one.device) as other:
+        sessions = enumerate((one, other))
+        threads = [threading.Thread(target=work, args=(s, np.full(64, n, np.float32))) for n, s in sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_golden_tensors_of_types_that_files_do_not_know(tmp_path):
+    values = np.array([1, -2, 0.5, 3, 100], ml_dtypes.bfloat16)
+    artifact = Artifact.create(plans.copy_plan("bf16", 5), golden=Golden({"x": values}, {"y": values}))
+    artifact.save(tmp_path / "out")
+    with Session(load(tmp_path / "out")) as session:
+        assert session.self_test(runs=1).passed
 
 
 def test_self_test_falls_back_to_the_baseline():
@@ -171,8 +226,6 @@ def test_unknown_mode_and_entry():
 
 
 def test_sessions_leave_no_buffers_behind():
-    import wgpu
-
     def live():
         gc.collect()
         return wgpu.diagnostics.object_counts.get_dict()["Buffer"]["count"]
