@@ -88,6 +88,19 @@ BY_ONNX = {d.onnx: d for d in ALL if d.onnx}
 _BY_NUMPY = {d.numpy: d for d in ALL if d is not U32X2}
 
 
+_VECTORS: dict[tuple[str, int], DType] = {}
+
+
+def vector(element: DType, lanes: int) -> DType:
+    """The WGSL vector of `lanes` elements of a machine type; the element itself for one lane."""
+    if lanes == 1:
+        return element
+    key = (element.name, lanes)
+    if key not in _VECTORS:
+        _VECTORS[key] = DType(f"{element.name}x{lanes}v", element.kind, element.bits * lanes, element.numpy, 0)
+    return _VECTORS[key]
+
+
 def from_numpy(dtype: np.dtype[Any]) -> DType:
     """The element type of a NumPy array; raises KeyError for types that ONNX does not have."""
     return _BY_NUMPY[np.dtype(dtype)]

@@ -135,7 +135,7 @@ def _node(op_: str, dtype: DType, args: tuple[Expr, ...], indices: tuple[Index, 
         return found
     node = Expr()
     node.op, node.dtype, node.args, node.index, node.attr, node.key = op_, dtype, args, indices, attr, key
-    parts = [a.free for a in args] + [i.free for i in indices]
+    parts = [a.free for a in args] + [i.free for i in indices] + ([frozenset((attr,))] if op_ == "var" else [])
     node.free = parts[0] if len(parts) == 1 else frozenset().union(*parts)
     node.size = 1 + sum(a.size for a in args)
     _NODES[key] = node
@@ -179,6 +179,21 @@ def acc(step: str, dtype: DType, component: int = 0) -> Expr:
 
 def leaf(side: str, dtype: DType, component: int = 0) -> Expr:
     return _node("leaf", dtype, (), (), (side, component))
+
+
+def variable(name: str, dtype: DType) -> Expr:
+    """A named value of a kernel (level L2)."""
+    return _node("var", dtype, (), (), name)
+
+
+def fetch(buffer: str, dtype: DType, address: Expr) -> Expr:
+    """Element `address` of a storage buffer or workgroup array of a kernel (level L2)."""
+    return _node("fetch", dtype, (address,), (), buffer)
+
+
+def machine(name: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
+    """An operator node as it stands, without simplification (level L2)."""
+    return _node(name, dtype, args, (), None)
 
 
 def assume(x: Expr, lo: int, hi: int) -> Expr:
@@ -447,7 +462,7 @@ def _rebuild(node: Expr, memo: dict[Any, Any], env: Mapping[str, Index]) -> Expr
     indices = tuple(_rebuild_index(i, memo, env) for i in node.index)
     if node.op == "index":
         return index_value(indices[0], node.dtype)
-    if node.op in ("load", "const", "acc", "leaf"):
+    if node.op in ("load", "const", "acc", "leaf", "var"):
         return node if indices == node.index else load(node.attr, node.dtype, indices)
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node

@@ -1,0 +1,196 @@
+"""build-plan (L3): prints each distinct kernel once and writes the entry's steps.
+
+Kernels that are equal as text are one kernel: names in the text are canonical, offsets stand in the bind groups.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from onnx2wgsl.codegen.storage import byte_size, root, storage_of
+from onnx2wgsl.codegen.wgsl import Bound, element_types, print_kernel
+from onnx2wgsl.errors import escape_name
+from onnx2wgsl.ir import program as l1
+from onnx2wgsl.ir.kernel import Kernel
+from onnx2wgsl.ir.plan import (
+    DEFAULT_LIMITS,
+    OFFSET_ALIGNMENT,
+    UNIFORM_SLOT_START,
+    Binding,
+    Buffer,
+    Declaration,
+    Entry,
+    Length,
+    Port,
+    Requires,
+    State,
+    Step,
+    Variant,
+    Weight,
+    layout_signature,
+)
+from onnx2wgsl.ir.plan import Kernel as PlanKernel
+
+from .assign_bindings import BoundProgram, BoundStep
+from .base import Pass, PassResult
+
+
+@dataclass
+class BuiltEntry:
+    """One entry, the kernels that it uses, and its weights with their buffers."""
+
+    entry: Entry
+    kernels: tuple[PlanKernel, ...]
+    weight_buffers: tuple[Buffer, ...]
+    weights: tuple[Weight, ...]
+    constants: dict[str, Any]
+    memory: dict[str, int]
+
+
+@dataclass(frozen=True)
+class BuildPlan(Pass[BoundProgram, BuiltEntry]):
+    """`entry` is the entry's name; `states` are (input, output) names; `inputs` the model's input names that are bound."""
+
+    entry: str = "main"
+    states: tuple[tuple[str, str], ...] = ()
+    bound: tuple[str, ...] = ()
+    name: ClassVar[str] = "build-plan"
+
+    def run(self, program: BoundProgram) -> PassResult[BuiltEntry]:
+        kernels = _Kernels()
+        uniforms = _Uniforms()
+        steps = [self.step(program, s, k, kernels, uniforms) for k, s in enumerate(program.steps)]
+        placed = program.placed
+        buffers = list(placed.buffers)
+        if uniforms.data:
+            buffers.append(Buffer("uniforms", len(uniforms.data), "uniform"))
+        requires = _requires([*buffers, *placed.weight_buffers], steps)
+        entry = Entry(
+            self.entry,
+            tuple(buffers),
+            tuple(_port(program, p) for p in placed.program.inputs),
+            tuple(_port(program, p) for p in placed.program.outputs),
+            tuple(steps),
+            tuple(State(i, o) for i, o in self.states),
+            bound=self.bound,
+            uniform_data=bytes(uniforms.data),
+            requires=requires,
+            baseline_requires=requires,
+        )
+        weights = _weights(program)
+        built = BuiltEntry(
+            entry,
+            kernels.finished(),
+            tuple(placed.weight_buffers),
+            weights,
+            {n: placed.program.constants[n] for n in placed.weights},
+            placed.memory,
+        )
+        return PassResult(built, True, {"steps": len(steps), "kernels": len(built.kernels), **placed.memory})
+
+    def step(
+        self, program: BoundProgram, bound: BoundStep, number: int, kernels: _Kernels, uniforms: _Uniforms
+    ) -> Step:
+        step, bindings = bound.step, bound.bindings
+        fields = tuple(n for n, _ in step.uniforms)
+        if fields:
+            offset, size = uniforms.slice(tuple(v for _, v in step.uniforms))
+            bindings = (*bindings, Binding(UNIFORM_SLOT_START, "uniform", "uniform", "uniforms", offset, size))
+        variants = []
+        declarations: tuple[Declaration, ...] = ()
+        for kernel in step.variants:
+            views = _views(program, bound, kernel)
+            text, declarations = print_kernel(kernel, views, (), fields, UNIFORM_SLOT_START)
+            kernel_id = kernels.add(text, kernel, declarations, step.nodes)
+            variants.append(Variant(kernel_id, kernel.grid, prefer=dict(kernel.prefer)))
+        label = step.nodes[0] if step.nodes else "step"
+        signature = layout_signature(declarations, bindings)
+        return Step(f"{number:04d} {label}", step.nodes, tuple(variants), bindings, signature)
+
+
+def _views(program: BoundProgram, bound: BoundStep, kernel: Kernel) -> dict[str, Bound]:
+    """How each slot is declared in a kernel; tensors that share a slot share its declaration."""
+    tensors = program.placed.program.tensors
+    elements = {n: storage_of(tensors[root(tensors, n)].dtype).element for n in bound.slots}
+    types = {**elements, **element_types(kernel, elements)}
+    access = {b.slot: b.access for b in bound.bindings}
+    return {n: Bound(slot, access[slot], types[n]) for n, slot in bound.slots.items()}
+
+
+@dataclass
+class _Kernels:
+    """Distinct kernels by their text, with all the nodes that they serve."""
+
+    found: dict[str, tuple[str, Kernel, tuple[Declaration, ...], dict[str, None]]] = field(default_factory=dict)
+
+    def add(self, text: str, kernel: Kernel, declarations: tuple[Declaration, ...], nodes: Sequence[str]) -> str:
+        if text not in self.found:
+            slug = re.sub(r"[^A-Za-z0-9]+", "_", f"{kernel.schedule.split(':')[0]}_{nodes[0] if nodes else ''}")[:48]
+            self.found[text] = (f"k{len(self.found):03d}_{slug}".strip("_"), kernel, declarations, {})
+        self.found[text][3].update(dict.fromkeys(nodes))
+        return self.found[text][0]
+
+    def finished(self) -> tuple[PlanKernel, ...]:
+        return tuple(
+            PlanKernel(kernel_id, _header(tuple(nodes)) + text, kernel.workgroup_size, declarations)
+            for text, (kernel_id, kernel, declarations, nodes) in self.found.items()
+        )
+
+
+def _header(nodes: tuple[str, ...], most: int = 24) -> str:
+    lines = [f"// {escape_name(n)}" for n in nodes[:most]]
+    if len(nodes) > most:
+        lines.append(f"// and {len(nodes) - most} more nodes")
+    return "".join(line + "\n" for line in lines)
+
+
+@dataclass
+class _Uniforms:
+    """The uniform buffer: one aligned slice for each distinct list of values."""
+
+    data: bytearray = field(default_factory=bytearray)
+    slices: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def slice(self, values: tuple[int, ...]) -> tuple[int, int]:
+        size = -(-len(values) * 4 // 16) * 16
+        if values not in self.slices:
+            self.data.extend(bytes(-len(self.data) % OFFSET_ALIGNMENT))
+            self.slices[values] = len(self.data)
+            self.data += struct.pack(f"<{len(values)}i", *values).ljust(size, b"\0")
+        return self.slices[values], size
+
+
+def _port(program: BoundProgram, port: l1.Port) -> Port:
+    placed = program.placed
+    t = placed.program.tensors[port.tensor]
+    region = placed.regions.get(port.tensor)
+    lengths = ()
+    if t.length is not None:
+        where = placed.regions[t.length]
+        lengths = (Length(0, where.buffer, where.offset),)
+    size = t.count * t.dtype.bits // 8 if t.dtype.bits >= 8 else -(-t.count * t.dtype.bits // 8)
+    return Port(port.name, t.dtype.name, t.shape, region.buffer if region else None, size, lengths)
+
+
+def _weights(program: BoundProgram) -> tuple[Weight, ...]:
+    placed = program.placed
+    result, stream = [], 0
+    for name in placed.weights:
+        t, region = placed.program.tensors[name], placed.regions[name]
+        size = byte_size(t)
+        result.append(Weight(name, t.dtype.name, t.shape, region.buffer, region.offset, size, stream))
+        stream += size
+    return tuple(result)
+
+
+def _requires(buffers: Sequence[Buffer], steps: Sequence[Step]) -> Requires:
+    """The limits above the defaults that these buffers and bindings need."""
+    needed = {
+        "maxBufferSize": max((b.size for b in buffers), default=0),
+        "maxStorageBufferBindingSize": max((b.size for s in steps for b in s.bindings), default=0),
+    }
+    return Requires(limits={k: v for k, v in sorted(needed.items()) if v > DEFAULT_LIMITS[k]})

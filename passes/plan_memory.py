@@ -1,0 +1,172 @@
+"""plan-memory (L2 → L3): where every tensor lives.
+
+Inputs, outputs and constants have buffers of their own. Intermediates share arenas by liveness over the step list,
+largest first, at multiples of 256 bytes. WebGPU refuses one buffer bound read-only and read-write in one dispatch, and
+read-write operands cost a contraction a quarter of its speed; so `fast` colours the tensors into a few arenas such that
+no contraction or reduction writes an arena that it reads, and `compact` puts all of them into one arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from onnx2wgsl.codegen.storage import byte_size, root
+from onnx2wgsl.ir.kernel import KernelProgram
+from onnx2wgsl.ir.plan import DEFAULT_LIMITS, OFFSET_ALIGNMENT, Buffer
+
+from .base import Pass, PassResult
+
+ARENAS = 4
+
+
+class Region(NamedTuple):
+    """A byte range of a buffer."""
+
+    buffer: str
+    offset: int
+    size: int
+
+
+@dataclass
+class PlacedProgram:
+    """Kernels with the region of every tensor; `weights` are the constants in the order of the weight stream."""
+
+    program: KernelProgram
+    regions: dict[str, Region]
+    buffers: list[Buffer]
+    weight_buffers: list[Buffer]
+    weights: list[str]
+    memory: dict[str, int] = field(default_factory=dict)
+
+
+class Life(NamedTuple):
+    name: str
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class PlanMemory(Pass[KernelProgram, PlacedProgram]):
+    policy: str = "fast"
+    name: ClassVar[str] = "plan-memory"
+
+    def run(self, program: KernelProgram) -> PassResult[PlacedProgram]:
+        fixed = {p.tensor for p in (*program.inputs, *program.outputs)}
+        result = PlacedProgram(program, {}, [], [], [])
+        _place_ports(program, result)
+        used = {s.bound(n) for s in program.steps for n in (*s.reads, *s.writes)}
+        _place_weights(program, result, [c for c in program.constants if c in used and c not in fixed])
+        lives = lifetimes(program, fixed | set(program.constants))
+        colours = _colours(program, lives) if self.policy == "fast" else {life.name: 0 for life in lives}
+        for colour in sorted(set(colours.values())):
+            members = [life for life in lives if colours[life.name] == colour]
+            offsets, size = pack(members)
+            result.buffers.append(Buffer(f"arena{colour}", size, "arena"))
+            for life in members:
+                result.regions[life.name] = Region(f"arena{colour}", offsets[life.name], life.size)
+        result.memory = {
+            "weights": sum(b.size for b in result.weight_buffers),
+            "arena": sum(b.size for b in result.buffers if b.kind == "arena"),
+            "largest_live_set": largest_live(lives, len(program.steps)),
+            "sum_of_intermediates": sum(life.size for life in lives),
+        }
+        return PassResult(result, True, {**result.memory, "arenas": len(set(colours.values()))})
+
+
+def aligned(size: int, to: int = OFFSET_ALIGNMENT) -> int:
+    return -(-size // to) * to
+
+
+def _place_ports(program: KernelProgram, result: PlacedProgram) -> None:
+    for kind, ports in (("input", program.inputs), ("output", program.outputs)):
+        for k, port in enumerate(ports):
+            size = byte_size(program.tensors[port.tensor])
+            if size:
+                name = f"{kind}{k}"
+                result.buffers.append(Buffer(name, size, kind))
+                result.regions[port.tensor] = Region(name, 0, size)
+
+
+def _place_weights(program: KernelProgram, result: PlacedProgram, names: Sequence[str]) -> None:
+    """Constants one after another, in as many buffers as the default size limit of a buffer asks for."""
+    limit = DEFAULT_LIMITS["maxBufferSize"]
+    offset, index = 0, 0
+    for name in names:
+        size = aligned(byte_size(program.tensors[name]), 16)
+        if offset and offset + size > limit:
+            result.weight_buffers.append(Buffer(f"weights{index}", offset, "weights"))
+            offset, index = 0, index + 1
+        result.regions[name] = Region(f"weights{index}", offset, size)
+        result.weights.append(name)
+        offset = aligned(offset + size)
+    if offset:
+        result.weight_buffers.append(Buffer(f"weights{index}", offset, "weights"))
+
+
+def lifetimes(program: KernelProgram, fixed: set[str]) -> list[Life]:
+    """First and last step of each intermediate tensor, in order of first use."""
+    spans: dict[str, list[int]] = {}
+    for k, step in enumerate(program.steps):
+        for name in (*step.reads, *step.writes):
+            bound = step.bound(name)
+            if bound not in fixed:
+                spans.setdefault(bound, [k, k])[1] = k
+    return [
+        Life(n, aligned(byte_size(program.tensors[root(program.tensors, n)]), 16), first, last)
+        for n, (first, last) in spans.items()
+    ]
+
+
+def pack(lives: Sequence[Life]) -> tuple[dict[str, int], int]:
+    """Offsets such that tensors alive at the same time do not overlap, largest first; and the size of the arena."""
+    placed: list[tuple[Life, int]] = []
+    for life in sorted(lives, key=lambda x: (-x.size, x.first, x.name)):
+        taken = sorted((o, o + p.size) for p, o in placed if p.first <= life.last and life.first <= p.last)
+        offset = 0
+        for lo, hi in taken:
+            if offset + life.size <= lo:
+                break
+            offset = max(offset, aligned(hi))
+        placed.append((life, offset))
+    size = max((o + p.size for p, o in placed), default=0)
+    return {p.name: o for p, o in placed}, size
+
+
+def largest_live(lives: Sequence[Life], steps: int) -> int:
+    """The most bytes alive at any step, each tensor rounded up to the alignment: the lower bound of an arena."""
+    change = np.zeros(steps + 1, np.int64)
+    for life in lives:
+        change[life.first] += aligned(life.size)
+        change[life.last + 1] -= aligned(life.size)
+    return int(np.cumsum(change).max(initial=0))
+
+
+def _colours(program: KernelProgram, lives: Sequence[Life]) -> dict[str, int]:
+    """An arena for each intermediate such that few-arena greedy colouring keeps stencils from writing what they read."""
+    intermediates = {life.name for life in lives}
+    conflicts: dict[str, set[str]] = {n: set() for n in intermediates}
+    for step in program.steps:
+        if not step.stencil:
+            continue
+        reads = {step.bound(r) for r in step.reads} & intermediates
+        writes = {step.bound(w) for w in step.writes} & intermediates
+        for w in writes:
+            for r in reads - {w}:
+                conflicts[w].add(r)
+                conflicts[r].add(w)
+    colours: dict[str, int] = {}
+    filled = [0] * ARENAS
+    sizes = {life.name: life.size for life in lives}
+    for life in lives:
+        taken = {colours[c] for c in conflicts[life.name] if c in colours}
+        free = [k for k in range(ARENAS) if k not in taken] or list(range(ARENAS))
+        used = [k for k in free if filled[k]] or free
+        colours[life.name] = min(used, key=lambda k: (max(0, sizes[life.name] - filled[k]), k))
+        filled[colours[life.name]] = max(filled[colours[life.name]], sizes[life.name])
+    return colours
+

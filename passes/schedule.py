@@ -1,0 +1,191 @@
+"""schedule (L1 → L2): every nest becomes a dispatch with one or more schedules.
+
+A map gets a thread per element; a packed tensor a thread per word; a reduction a thread per result, and besides, where
+it is long and there are few results, a workgroup per result. Schedules without workgroup memory come first and are
+preferred by CPU adapters, whose compilers are slow on workgroup arrays. Scans are laid out step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from onnx2wgsl.codegen import heuristics
+from onnx2wgsl.codegen.grid import product
+from onnx2wgsl.codegen.loops import is_packed_map, rows_kernel, threads_kernel, words_kernel
+from onnx2wgsl.codegen.storage import root, storage_of
+from onnx2wgsl.errors import Gap, UnsupportedError
+from onnx2wgsl.ir import expr as ex
+from onnx2wgsl.ir import index as ix
+from onnx2wgsl.ir.kernel import Kernel, KernelProgram, KernelStep
+from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Scan, Store, TensorType, unique
+
+from .base import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class Schedule(Pass[Program, KernelProgram]):
+    name: ClassVar[str] = "schedule"
+
+    def run(self, program: Program) -> PassResult[KernelProgram]:
+        layout = _Layout(dict(program.tensors))
+        for node in program.nodes:
+            layout.node(node)
+        result = KernelProgram(
+            layout.tensors, dict(program.constants), program.inputs, program.outputs, tuple(layout.steps)
+        )
+        return PassResult(result, True, {"dispatches": len(layout.steps), "schedules": layout.counts()})
+
+
+@dataclass
+class _Layout:
+    tensors: dict[str, TensorType]
+    steps: list[KernelStep] = field(default_factory=list)
+    rename: dict[str, str] = field(default_factory=dict)
+    uniforms: tuple[tuple[str, int], ...] = ()
+    variants: dict[int, list[tuple[Nest, tuple[Kernel, ...]]]] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        result: dict[str, int] = {}
+        for step in self.steps:
+            kind = step.variants[-1].schedule.split(":")[0]
+            result[kind] = result.get(kind, 0) + 1
+        return dict(sorted(result.items()))
+
+    def node(self, node: Node) -> None:
+        match node:
+            case Nest():
+                self.nest(node)
+            case Scan():
+                self.scan(node)
+            case _:
+                raise UnsupportedError([Gap(", ".join(node.nodes), type(node).__name__, "has no schedule yet")])
+
+    def nest(self, nest: Nest) -> None:
+        """One dispatch per nest; a nest without steps gives one per group of stores over the same space."""
+        if id(nest) not in self.variants:
+            self.variants[id(nest)] = [(part, schedules(part, self.tensors)) for part in split_stores(nest)]
+        for part, variants in self.variants[id(nest)]:
+            self.dispatch(part, variants)
+
+    def dispatch(self, part: Nest, variants: tuple[Kernel, ...]) -> None:
+        used = {f"u.{p}" for p in params(part)}
+        uniforms = tuple((n, v) for n, v in self.uniforms if f"u.{n}" in used)
+        reads = unique(root(self.tensors, r) for r in part.reads)
+        writes = unique(root(self.tensors, w) for w in part.writes)
+        names = {n: self.rename[n] for n in (*reads, *writes) if n in self.rename}
+        self.steps.append(KernelStep(variants, reads, writes, part.nodes, uniforms, names, bool(part.steps)))
+
+    def scan(self, scan: Scan) -> None:
+        """The body's dispatches once per step; carried tensors alternate between two buffers."""
+        if scan.cond is not None:
+            raise UnsupportedError([Gap(", ".join(scan.nodes), "Loop", "a loop that ends on data is not supported")])
+        body = [*stacked_body(scan, self.tensors)]
+        if any(isinstance(n, Scan) for n in body):
+            raise UnsupportedError([Gap(", ".join(scan.nodes), "Loop", "a loop inside a loop is not supported")])
+        written = {w for n in body for w in n.writes}
+        outer, current = dict(self.rename), {c.arg: c.init for c in scan.carried}
+        for step in range(scan.trip):
+            last = step == scan.trip - 1
+            following = {}
+            for k, c in enumerate(scan.carried):
+                target = c.result if last else f"{c.result}.{step % 2}"
+                self.tensors.setdefault(target, self.tensors[c.result])
+                following[c.next] = (k, c, target)
+            self.rename = {**outer, **{a: outer.get(t, t) for a, t in current.items()}}
+            self.rename.update({n: target for n, (_, c, target) in following.items() if n in written})
+            self.uniforms = ((scan.step, step),)
+            for node in body:
+                self.node(node)
+            current = {c.arg: self.carry(c, following[c.next][2], written) for c in scan.carried}
+        self.rename, self.uniforms = outer, ()
+        for c in scan.carried:
+            if current[c.arg] != c.result:
+                self.copy(current[c.arg], c.result, scan.nodes)
+
+    def carry(self, c: Any, target: str, written: set[str]) -> str:
+        """The tensor that holds a carried value after a step."""
+        return target if c.next in written and self.rename.get(c.next) == target else self.rename.get(c.next, c.next)
+
+    def copy(self, source: str, target: str, nodes: tuple[str, ...]) -> None:
+        t = self.tensors[target]
+        axes = tuple(Axis(f"i{k}", s) for k, s in enumerate(t.shape))
+        i = tuple(a.var for a in axes)
+        value = ex.load(source, self.tensors[source].dtype, i)
+        self.nest(Nest(axes, (), (Store(target, (), i, value),), nodes))
+
+
+def params(nest: Nest) -> set[str]:
+    """The parameters that occur in a nest's indices."""
+    from onnx2wgsl.ir.program import nest_exprs
+
+    found: set[str] = set()
+
+    def visit(i: ix.Index) -> None:
+        for atom, _ in i.terms:
+            if isinstance(atom, ix.Param):
+                found.add(atom.name)
+            elif isinstance(atom, (ix.Div, ix.Mod)):
+                visit(atom.num)
+
+    for e in ex.walk(*nest_exprs(nest)):
+        for i in e.index:
+            visit(i)
+    for store in nest.stores:
+        for i in store.index:
+            visit(i)
+    return found
+
+
+def stacked_body(scan: Scan, tensors: Mapping[str, TensorType]) -> list[Node]:
+    """The body with an additional store into each stacked result, at the position of the step."""
+    body = list(scan.body)
+    for s in scan.stacked:
+        writer = next((k for k, n in enumerate(body) if s.value in n.writes), None)
+        node = body[writer] if writer is not None else None
+        if isinstance(node, Nest):
+            made = [st for st in node.stores if st.tensor == s.value]
+            extra = [replace(st, tensor=s.result, index=(*st.index[: s.axis], s.index, *st.index[s.axis :])) for st in made]
+            body[writer] = replace(node, stores=(*node.stores, *extra))  # type: ignore[index]
+            continue
+        axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(tensors[s.value].shape))
+        i = tuple(a.var for a in axes)
+        value = ex.load(s.value, tensors[s.value].dtype, i)
+        body.append(Nest(axes, (), (Store(s.result, (), (*i[: s.axis], s.index, *i[s.axis :]), value),), scan.nodes))
+    return body
+
+
+def split_stores(nest: Nest) -> list[Nest]:
+    """A nest without steps as nests whose space holds the stores' own axes; equal spaces stay together."""
+    if nest.steps:
+        return [nest]
+    groups: dict[Any, list[Store]] = {}
+    for store in nest.stores:
+        axes, env = [], {}
+        bounds = {name: (lo, hi) for name, lo, hi in store.domain}
+        for a in (*nest.space, *store.axes):
+            lo, hi = bounds.get(a.name, (0, a.size))
+            axes.append(Axis(a.name, hi - lo))
+            env[a.name] = ix.var(a.name, hi - lo) + lo
+        plain = Store(store.tensor, (), tuple(i.substitute(env) for i in store.index), store.value.substitute(env))
+        groups.setdefault(tuple(axes), []).append(plain)
+    return [Nest(axes, (), tuple(stores), nest.nodes) for axes, stores in groups.items()]
+
+
+def schedules(nest: Nest, tensors: Mapping[str, TensorType]) -> tuple[Kernel, ...]:
+    """The schedules of one nest, the one that every adapter can run last."""
+    if any(storage_of(tensors[s.tensor].dtype).per_word > 1 for s in nest.stores):
+        if not is_packed_map(nest, tensors):
+            raise AssertionError(f"a packed tensor is written by a nest that is not a row-major map: {nest.stores}")
+        return (words_kernel(nest, tensors),)
+    plain = threads_kernel(nest, tensors)
+    if not nest.steps:
+        return (plain,)
+    points = product([a.size for a in nest.space])
+    longest = max(product([a.size for a in s.axes]) for s in nest.steps)
+    size = heuristics.row_threads(points, longest)
+    if size is None:
+        return (plain,)
+    return (replace(plain, prefer=(("adapter", "cpu"),)), rows_kernel(nest, tensors, size))
+
