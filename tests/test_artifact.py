@@ -194,3 +194,11 @@ def test_what_is_no_artifact_is_not_replaced(tmp_path):
     with pytest.raises(ArtifactError) as error:
         artifact.save(photos)
     assert str(error.value) == f"{photos} is not an artifact (it has no plan.json), so it is not replaced."
+
+
+def test_artifacts_of_format_1_0_are_still_read_and_run():
+    artifact = load(Path(__file__).parent / "data" / "artifact-1.0")
+    assert artifact.plan.format_version == "1.0"
+    with Session(artifact) as session:
+        x = np.linspace(-1, 1, 64, dtype=np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["z"], plans.chain_of(x), rtol=1e-6)
