@@ -25,7 +25,7 @@ def pool_windows(c: Context, x: Tensor) -> tuple[Window, ...]:
     kernel = c.attr("kernel_shape")
     if x.rank < 3 or not kernel:
         raise c.refuse(f"{c.op} needs kernel_shape and an input of rank 3 or more, got {x.type}")
-    return sliding_windows(c, x.shape[2:], [int(k) for k in kernel], bool(c.attr("ceil_mode", 0)))
+    return sliding_windows(c, x.shape[2:], [int(k) for k in kernel], bool(c.attr("ceil_mode", 0)), crop=True)
 
 
 def pooled_shape(x: Tensor, windows: Sequence[Window]) -> tuple[int, ...]:
@@ -211,7 +211,8 @@ def max_roi_pool(c: Context) -> Tensor:
 
     def corner(i: Indices, column: int) -> Expr:
         scaled = ex.cast(rois[i[0], column], F32) * scale
-        return ex.cast(ex.op("floor", scaled + 0.5), I32)
+        away = ex.op("floor", ex.op("abs", scaled) + 0.5)
+        return ex.cast(ex.select(scaled < 0.0, -away, away), I32)
 
     def bounds(i: Indices, bin_: Index, first: int, bins: int, size: int) -> tuple[Expr, Expr]:
         start, stop = corner(i, first), corner(i, first + 2)

@@ -191,7 +191,8 @@ class Sampler:
     def apply(self, x: Tensor) -> Tensor:
         """All axes: those of one tap and few others together, and the rest one after the other."""
         taps = math.prod(s.taps for s in self.axes.values())
-        groups = [list(self.axes)] if taps <= JOINT_TAPS else [[a] for a in self.axes]
+        shrinking = sorted(self.axes, key=lambda a: self.axes[a].out / self.axes[a].size)
+        groups = [list(self.axes)] if taps <= JOINT_TAPS else [[a] for a in shrinking]
         result = x
         for group in groups:
             result = self.sum(result, group)

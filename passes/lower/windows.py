@@ -67,28 +67,34 @@ def pads(c: Context, rank: int) -> list[tuple[int, int]]:
     return [(int(values[k]), int(values[k + rank])) for k in range(rank)]
 
 
-def sliding_windows(c: Context, sizes: Sequence[int], kernel: Sequence[int], ceil: bool = False) -> tuple[Window, ...]:
-    """Windows by the attributes strides, dilations, pads and auto_pad; `ceil` lets the last one overhang."""
+def sliding_windows(
+    c: Context, sizes: Sequence[int], kernel: Sequence[int], ceil: bool = False, crop: bool = False
+) -> tuple[Window, ...]:
+    """Windows by the attributes strides, dilations, pads and auto_pad; `ceil` lets the last one overhang.
+
+    Where a stride exceeds the kernel, SAME would pad by a negative amount: `crop` takes it so (as pooling does).
+    """
     rank = len(sizes)
     if len(kernel) != rank:
         raise c.refuse(f"a kernel of {len(kernel)} axes does not fit {rank} spatial axes")
     strides, dilations = per_axis(c, "strides", rank, 1), per_axis(c, "dilations", rank, 1)
     mode, explicit = auto_pad(c), pads(c, rank)
     return tuple(
-        _window(size, k, s, d, mode, p, ceil)
+        _window(size, k, s, d, mode, p, ceil, crop)
         for size, k, s, d, p in zip(sizes, kernel, strides, dilations, explicit, strict=True)
     )
 
 
 def _window(
-    size: int, kernel: int, stride: int, dilation: int, mode: str, explicit: tuple[int, int], ceil: bool
+    size: int, kernel: int, stride: int, dilation: int, mode: str, explicit: tuple[int, int], ceil: bool, crop: bool
 ) -> Window:
     extent = (kernel - 1) * dilation + 1
     before, after = explicit if mode == "NOTSET" else (0, 0)
     if mode.startswith("SAME"):
         out = -(-size // stride)
-        total = max((out - 1) * stride + extent - size, 0)
-        before = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        total = (out - 1) * stride + extent - size
+        total = total if crop else max(total, 0)
+        before = int(total / 2) if mode == "SAME_UPPER" else int((total + 1) / 2)
         return Window(size, kernel, stride, dilation, before, total - before, out)
     room = size + before + after - extent
     out = (-(-room // stride) if ceil else room // stride) + 1

@@ -1,0 +1,244 @@
+"""Pooling, resizing and sampling against CPU ONNX Runtime, on the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.program import Nest
+from tests.lowering import check, lowered, one_node
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def windows(rng: np.random.Generator, rank: int, dilated: bool = True) -> dict[str, Any]:
+    kernel = rng.integers(1, 4, rank)
+    attrs: dict[str, Any] = {"kernel_shape": kernel.tolist(), "strides": rng.integers(1, 4, rank).tolist()}
+    mode = str(rng.choice(["NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]))
+    if mode == "NOTSET":
+        attrs["pads"] = [int(rng.integers(k)) for k in (*kernel, *kernel)]
+        attrs["ceil_mode"] = int(rng.integers(0, 2))
+    else:
+        attrs["auto_pad"] = mode
+    if mode.startswith("SAME"):
+        # ONNX Runtime refuses the negative padding of strides beyond the kernel in MaxPool.
+        attrs["strides"] = np.minimum(attrs["strides"], kernel).tolist()
+    if dilated and not mode.startswith("SAME"):
+        attrs["dilations"] = rng.integers(1, 3, rank).tolist()
+    return attrs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_max_pool(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    x = normal(rng, 2, 2, *rng.integers(6, 10, rank))
+    outputs = int(rng.integers(1, 3))
+    attrs = windows(rng, rank)
+    if outputs == 2:
+        x = rng.integers(-3, 3, x.shape).astype(np.float32)
+        attrs["storage_order"] = int(rng.integers(0, 2))
+    check("MaxPool", [x], attrs, outputs=outputs)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_max_pool_of_bytes(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max + 1, (1, 2, 6, 7)).astype(dtype)
+    check("MaxPool", [x], {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1]})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_average_pool(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    attrs = {"count_include_pad": int(rng.integers(0, 2)), **windows(rng, rank)}
+    check("AveragePool", [normal(rng, 2, 2, *rng.integers(6, 10, rank))], attrs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lp_pool(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    attrs = {"p": int(rng.integers(1, 4)), **windows(rng, rank)}
+    check("LpPool", [normal(rng, 2, 2, *rng.integers(6, 10, rank))], attrs)
+
+
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+def test_global_pool(op: str) -> None:
+    check(op, [normal(np.random.default_rng(0), 2, 3, 4, 5)])
+
+
+@pytest.mark.parametrize("shape", [None, [1, 2, 7, 9]])
+def test_max_unpool(shape: list[int] | None) -> None:
+    rng = np.random.default_rng(0)
+    x, best = normal(rng, 1, 2, 3, 4), np.zeros((1, 2, 3, 4), np.int64)
+    for ch in range(2):
+        for y in range(3):
+            for z in range(4):
+                best[0, ch, y, z] = (ch * 6 + 2 * y + rng.integers(2)) * 8 + 2 * z + rng.integers(2)
+    inputs = [x, best] + ([np.array(shape, np.int64)] if shape else [])
+    attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    if shape is None:
+        check("MaxUnpool", inputs, attrs)
+        return
+    model, feeds = one_node("MaxUnpool", inputs, attrs, constant=[2])
+    assert lowered(model).tensors
+
+
+def test_max_roi_pool() -> None:
+    rng = np.random.default_rng(0)
+    rois = np.array([[0, 0, 0, 5, 5], [1, 2, 1, 7, 6], [0, 3, 3, 3, 4], [1, -2, 0, 12, 3]], np.float32)
+    check("MaxRoiPool", [normal(rng, 2, 2, 8, 9), rois], {"pooled_shape": [2, 3], "spatial_scale": 0.75})
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("transform", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("ratio", [1, 2, 3])
+def test_roi_align(mode: str, transform: str, ratio: int) -> None:
+    rng = np.random.default_rng(0)
+    rois = rng.uniform(-2, 14, (5, 4)).astype(np.float32)
+    rois[:, 2:] = rois[:, :2] + rng.uniform(0.1, 8, (5, 2)).astype(np.float32)
+    attrs = {
+        "mode": mode, "coordinate_transformation_mode": transform, "sampling_ratio": ratio,
+        "output_height": 2, "output_width": 3, "spatial_scale": 0.75,
+    }  # fmt: skip
+    check("RoiAlign", [normal(rng, 2, 3, 8, 9), rois, np.array([0, 1, 1, 0, 1])], attrs, opset=16)
+
+
+TRANSFORMS = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("sizes", [[1, 2, 8, 12], [1, 2, 5, 9], [1, 2, 2, 3], [1, 2, 1, 7], [1, 2, 12, 4]])
+def test_resize_nearest(transform: str, nearest: str, sizes: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": transform}
+    check("Resize", [normal(rng, 1, 2, 4, 6), None, None, np.array(sizes)], attrs, constant=[3])
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 3], [1, 1, 0.6, 1.4], [1, 1, 0.3, 1], [1, 1, 1.7, 0.5]])
+def test_resize_interpolated(transform: str, mode: str, scales: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    attrs = {"mode": mode, "coordinate_transformation_mode": transform}
+    check("Resize", [normal(rng, 1, 2, 5, 7), None, np.array(scales, np.float32)], attrs, constant=[2], atol=1e-4)
+
+
+@pytest.mark.parametrize("exclude", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 4], [1, 2, 4, 15], [1, 2, 12, 3]])
+def test_resize_antialias(exclude: int, mode: str, sizes: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    attrs = {"mode": mode, "antialias": 1, "exclude_outside": exclude}
+    check("Resize", [normal(rng, 1, 2, 9, 11), None, None, np.array(sizes)], attrs, constant=[3], atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_resize_crop(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    roi = np.array([0, 0, 0.2, -0.3, 1, 1, 0.9, 1.2], np.float32)
+    attrs = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.5}
+    check("Resize", [normal(rng, 1, 2, 6, 7), roi, None, np.array([1, 2, 5, 9])], attrs, constant=[1, 3], atol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_resize_keeps_aspect_ratio(policy: str) -> None:
+    rng = np.random.default_rng(0)
+    attrs = {"mode": "linear", "axes": [3, 2], "keep_aspect_ratio_policy": policy}
+    check("Resize", [normal(rng, 1, 2, 6, 7), None, None, np.array([9, 5])], attrs, constant=[3])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 3], [1, 1, 1.6, 2.4]])
+@pytest.mark.parametrize(("op", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_upsample(op: str, opset: int, mode: str, scales: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    check(op, [normal(rng, 1, 2, 5, 4), np.array(scales, np.float32)], {"mode": mode}, opset=opset, constant=[1])
+
+
+def _loads(e: Expr) -> list[Expr]:
+    from onnx2wgsl.ir.expr import loads
+
+    return loads(e)
+
+
+def test_resize_by_a_whole_factor_is_a_view() -> None:
+    sizes = np.array([1, 2, 8, 18])
+    attrs = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    model, _ = one_node("Resize", [np.zeros((1, 2, 4, 6), np.float32), None, None, sizes], attrs, constant=[3])
+    (nest,) = lowered(model).nodes
+    assert isinstance(nest, Nest)
+    (load,) = _loads(nest.stores[0].value)
+    assert repr(load.index) == "(0, i1, (i2 / 2), (i3 / 3))"
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_grid_sample(mode: str, padding: str, align: int, rank: int) -> None:
+    if mode == "cubic" and rank == 3:
+        pytest.skip("ONNX Runtime has no cubic sampling of volumes")
+    rng = np.random.default_rng(0)
+    x = normal(rng, 2, 3, *(4, 5, 3)[:rank])
+    grid = rng.uniform(-1.6, 1.6, (2, *(3, 4, 2)[:rank], rank)).astype(np.float32)
+    attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
+    check("GridSample", [x, grid], attrs, opset=20, atol=1e-4)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("size", [[2, 3, 4, 5], [2, 3, 4, 5, 6]])
+def test_affine_grid(align: int, size: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    rank = len(size) - 2
+    theta = normal(rng, 2, rank, rank + 1)
+    check("AffineGrid", [theta, np.array(size)], {"align_corners": align}, opset=20, constant=[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_col2im(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 3))
+    image, block = rng.integers(6, 9, rank), rng.integers(1, 4, rank)
+    attrs = {
+        "strides": rng.integers(1, 3, rank).tolist(),
+        "dilations": rng.integers(1, 3, rank).tolist(),
+        "pads": rng.integers(0, 2, 2 * rank).tolist(),
+    }
+    pads = np.array(attrs["pads"])
+    extent = (block - 1) * attrs["dilations"] + 1
+    count = ((image + pads[:rank] + pads[rank:] - extent) // attrs["strides"] + 1).prod()
+    x = normal(rng, 2, int(block.prod()) * 3, int(count))
+    check("Col2Im", [x, image.astype(np.int64), block.astype(np.int64)], attrs, constant=[1, 2])
+
+
+@pytest.mark.parametrize("inverse", [0, 1])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("length", [None, 5, 10])
+def test_dft(inverse: int, parts: int, length: int | None) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [normal(rng, 2, 7, 3, parts), None if length is None else np.array(length), np.array(1)]
+    check("DFT", inputs, {"inverse": inverse}, opset=20, constant=[1, 2] if length else [2])
+
+
+def test_dft_onesided() -> None:
+    x = normal(np.random.default_rng(0), 2, 7, 1)
+    check("DFT", [x], {"onesided": 1, "axis": 1}, opset=17)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_stft(onesided: int, windowed: bool) -> None:
+    rng = np.random.default_rng(0)
+    window = normal(rng, 8) if windowed else None
+    inputs = [normal(rng, 2, 30, 1), np.array(5), window, np.array(8)]
+    check("STFT", inputs, {"onesided": onesided}, opset=17, constant=[1, 3])
