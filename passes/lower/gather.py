@@ -90,9 +90,7 @@ def gather_elements(c: Context) -> Tensor:
         raise c.refuse(f"{indices.type} and {x.type} differ in rank")
     if not indices.type.count:
         return c.builder.tensor(x.dtype, indices.shape)
-    return c.map(
-        indices.shape, lambda *i: x[(*i[:axis], wrapped(c, indices, i, x.shape[axis]), *i[axis + 1 :])]
-    )
+    return c.map(indices.shape, lambda *i: x[(*i[:axis], wrapped(c, indices, i, x.shape[axis]), *i[axis + 1 :])])
 
 
 @lower("GatherND")
@@ -110,7 +108,7 @@ def gather_nd(c: Context) -> Tensor:
         return c.builder.tensor(x.dtype, shape)
 
     def value(*i: Index) -> Expr:
-        own = [wrapped(c, column(c, indices, k), (*i[:n], ix.constant(k)), x.shape[batch + k]) for k in range(depth)]
+        own = [wrapped(c, column(indices, k), (*i[:n], ix.constant(k)), x.shape[batch + k]) for k in range(depth)]
         return x[(*i[:batch], *own, *i[n:])]
 
     return c.map(shape, value)
@@ -129,7 +127,7 @@ class _Column(Tensor):
         return None if array is None else array[..., self.k]
 
 
-def column(c: Context, indices: Tensor, k: int) -> Tensor:
+def column(indices: Tensor, k: int) -> Tensor:
     return _Column(indices, k)
 
 
@@ -192,7 +190,7 @@ def combination(c: Context, dtype: DType) -> Monoid | None:
 def checked_work(c: Context, outputs: int, updates: int) -> None:
     if outputs * updates > WORK_LIMIT:
         raise c.refuse(
-            f"{outputs} output elements times {updates} updates that may hit each exceed {WORK_LIMIT}, the limit for indices from data"
+            f"{outputs} outputs times {updates} updates that may hit each exceed {WORK_LIMIT}, the limit for indices from data"
         )
 
 
@@ -270,14 +268,12 @@ def scatter_nd(c: Context) -> Tensor:
     def hit(i: Sequence[Index], q: Sequence[Index]) -> Expr:
         same = ex.TRUE
         for k in range(depth):
-            target = wrapped(c, column(c, indices, k), (*q, ix.constant(k)), x.shape[k])
+            target = wrapped(c, column(indices, k), (*q, ix.constant(k)), x.shape[k])
             same = same & ex.index_value(target, I32).equals(ex.index_value(i[k], I32))
         return same
 
     if monoid is None:
-        last_wins = Monoid(
-            tuple(ex.const(-1, I32) for _ in range(max(n, 1))), _lexicographic_max(max(n, 1))
-        )
+        last_wins = Monoid(tuple(ex.const(-1, I32) for _ in range(max(n, 1))), _lexicographic_max(max(n, 1)))
 
         def body(i: tuple[Index, ...], q: tuple[Index, ...]) -> tuple[Expr, ...]:
             found = hit(i, q)
@@ -363,5 +359,3 @@ def tensor_scatter(c: Context) -> Tensor:
         return ex.select(hit, update[(*i[:axis], where, *i[axis + 1 :])], x[i])
 
     return x if not count else c.map(x.shape, value)
-
-

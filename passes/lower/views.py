@@ -92,7 +92,10 @@ def squeeze(c: Context) -> Tensor:
         raise c.refuse(f"axes {dropped} of {x.type} are not all of size 1")
     kept = [k for k in range(x.rank) if k not in dropped]
     return view(
-        c, x, [x.shape[k] for k in kept], lambda i: [i[kept.index(k)] if k in kept else ix.constant(0) for k in range(x.rank)]
+        c,
+        x,
+        [x.shape[k] for k in kept],
+        lambda i: [i[kept.index(k)] if k in kept else ix.constant(0) for k in range(x.rank)],
     )
 
 
@@ -103,7 +106,9 @@ def unsqueeze(c: Context) -> Tensor:
     rank = x.rank + len(given)
     added = axes_of(c, 1, rank) or []
     kept = [k for k in range(rank) if k not in added]
-    return view(c, x, [1 if k in added else x.shape[kept.index(k)] for k in range(rank)], lambda i: [i[k] for k in kept])
+    return view(
+        c, x, [1 if k in added else x.shape[kept.index(k)] for k in range(rank)], lambda i: [i[k] for k in kept]
+    )
 
 
 def strided(c: Context, x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -199,7 +204,7 @@ def expand(c: Context) -> Tensor:
     if any(a != b and 1 not in (a, b) for a, b in zip(own, other, strict=True)):
         raise c.refuse(f"{x.type} does not broadcast with {target}")
     shape = tuple(b if a == 1 else a for a, b in zip(own, other, strict=True))
-    return x if shape == x.shape else c.map(shape, lambda *i: x.at(*i))
+    return x if shape == x.shape else c.map(shape, x.at)
 
 
 @lower("Tile")
@@ -270,7 +275,7 @@ def guarded(x: Tensor, where: Sequence[Index], outside: Expr) -> Expr:
 
 def clamped(i: Index, size: int) -> Index:
     """The nearest index that lies inside of an axis."""
-    if 0 <= i.lo and i.hi < size:
+    if i.lo >= 0 and i.hi < size:
         return i
     value = ex.index_value(i, I32)
     value = ex.op("max", value, ex.const(0, I32)) if i.lo < 0 else value
@@ -280,7 +285,7 @@ def clamped(i: Index, size: int) -> Index:
 
 def _reflect(i: Index, size: int) -> Index:
     """Mirrors at the first and last element, which are not repeated."""
-    if 0 <= i.lo and i.hi < size:
+    if i.lo >= 0 and i.hi < size:
         return i
     if size == 1:
         return ix.constant(0)
