@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 import onnx2wgsl
-from onnx2wgsl import compiler
 from onnx2wgsl.artifact import Artifact
 from onnx2wgsl.ir.plan import Entry
 
@@ -60,6 +59,8 @@ def compile_command(
         artifact = onnx2wgsl.compile(model, **chosen, on_progress=on_progress)
         artifact.save(output)
     if dump is not None:
+        from onnx2wgsl import compiler
+
         dump_passes(compiler.run_pipeline(model, compiler.CompileOptions(**chosen)), dump)
     report = _report(artifact, output, time.perf_counter() - start)
     if as_json:
@@ -119,6 +120,8 @@ def check_command(
     as_json: opt.Json = False,
 ) -> None:
     """List all that keeps MODEL from being compiled, at once."""
+    from onnx2wgsl import compiler
+
     gaps = compiler.check(model, **opt.compile_options(dims=dim, shapes=shape, binds=bind))
     if as_json:
         print_json({"gaps": [{"node": gap.node, "op": gap.op, "reason": gap.reason} for gap in gaps]})

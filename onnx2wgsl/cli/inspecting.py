@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 import onnx2wgsl
-from onnx2wgsl import compiler
 from onnx2wgsl.artifact import Artifact
 from onnx2wgsl.ir.plan import Entry, Step
 from onnx2wgsl.runtime.device import devices
@@ -18,6 +17,9 @@ from onnx2wgsl.runtime.device import devices
 from . import options as opt
 from .output import print_json, print_lines, print_table, spell_bytes, spell_statistics
 from .passes import print_traces, render, traces_as_json
+
+_FEATURES = ("shader-f16", "subgroups", "timestamp-query")
+"""What kernels and profiles can use of the many features of an adapter."""
 
 
 def inspect_command(
@@ -33,6 +35,8 @@ def inspect_command(
     if source.is_dir():
         _inspect_artifact(onnx2wgsl.load(source), as_json)
         return
+    from onnx2wgsl import compiler
+
     chosen = opt.compile_options(dims=dim, shapes=shape, binds=bind, target=target)
     traces = compiler.run_pipeline(source, compiler.CompileOptions(**chosen), until=pass_name)
     if as_json:
@@ -119,6 +123,10 @@ def _step_as_json(step: Step) -> dict[str, Any]:
     return {"name": step.name, "op": step.op, "kernels": kernels, "nodes": list(step.nodes)}
 
 
+def _used(features: Sequence[str]) -> list[str]:
+    return [feature for feature in features if feature in _FEATURES]
+
+
 def devices_command(as_json: opt.Json = False) -> None:
     """List the adapters that wgpu finds here."""
     found = devices()
@@ -127,7 +135,7 @@ def devices_command(as_json: opt.Json = False) -> None:
         return
     print_table(
         ["adapter", "kind", "backend", "driver", "features"],
-        [(info.name, info.kind, info.backend, info.driver, ", ".join(info.features)) for info in found],
+        [(info.name, info.kind, info.backend, info.driver, ", ".join(_used(info.features))) for info in found],
     )
     if not found:
         print_lines(

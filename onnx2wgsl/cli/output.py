@@ -55,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_row(*(Text(escape_name(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200
+        console.width = 10_000
     console.print(table)
 
 

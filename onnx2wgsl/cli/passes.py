@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir
-
-from onnx2wgsl.compiler import PassTrace
 from onnx2wgsl.ir.program import Program
 from onnx2wgsl.ir.text import print_program
 
 from .output import print_table, spell_statistics
+
+if TYPE_CHECKING:
+    from onnx2wgsl.compiler import PassTrace
 
 
 def render(program: object) -> str:
@@ -22,6 +22,8 @@ def render(program: object) -> str:
 
 def dump_passes(traces: Sequence[PassTrace], folder: Path) -> None:
     """Write one numbered file a pass: .onnx for models, .txt for all else."""
+    import onnx_ir
+
     folder.mkdir(parents=True, exist_ok=True)
     for number, trace in enumerate(traces):
         stem = f"{number:02}-{trace.name}"

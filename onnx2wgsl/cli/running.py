@@ -11,7 +11,6 @@ import numpy as np
 import typer
 
 import onnx2wgsl
-from onnx2wgsl import compiler
 from onnx2wgsl.ir.program import Program
 from onnx2wgsl.verify import (
     DEFAULT_TOLERANCE,
@@ -90,6 +89,8 @@ def verify_command(
     verification = verify_artifact(artifact, reference, given, tolerance)
     suspect: Suspect | None = None
     if bisect:
+        from onnx2wgsl import compiler
+
         traces = compiler.run_pipeline(model, compiler.CompileOptions(**chosen))
         suspect = bisect_passes(traces, reference, given[0], tolerance, bound)
     if as_json:
@@ -101,6 +102,8 @@ def verify_command(
 
 
 def _first_program(model: Path, chosen: Mapping[str, Any]) -> Program:
+    from onnx2wgsl import compiler
+
     traces = compiler.run_pipeline(model, compiler.CompileOptions(**chosen), until="lower-ops")
     return cast(Program, traces[-1].program)
 

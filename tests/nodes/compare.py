@@ -97,7 +97,7 @@ def _check_bernoulli(case: TestCase, drawn: np.ndarray) -> None:
     probability = next(iter(case_inputs(case).values())).astype(np.float64)
     if not np.isin(drawn, (0, 1)).all():
         raise Mismatch("a draw is neither 0 nor 1")
-    _check_count(float(drawn.sum()), probability)
+    check_count(float(drawn.sum()), probability)
 
 
 def _check_dropout(case: TestCase, outputs: list[np.ndarray]) -> None:
@@ -107,10 +107,11 @@ def _check_dropout(case: TestCase, outputs: list[np.ndarray]) -> None:
     scaled = np.where(kept, data / (1.0 - ratio), 0.0)
     if not np.allclose(outputs[0], scaled, rtol=1e-5, atol=1e-6):
         raise Mismatch("a kept element is not the input's over one minus the ratio, or a dropped one is not zero")
-    _check_count(float(np.count_nonzero(kept)), np.full(data.shape, 1.0 - ratio))
+    check_count(float(np.count_nonzero(kept)), np.full(data.shape, 1.0 - ratio))
 
 
-def _check_count(count: float, probability: np.ndarray) -> None:
+def check_count(count: float, probability: np.ndarray) -> None:
+    """Raise `Mismatch` where a count of ones is implausible for independent draws of these probabilities."""
     mean = float(probability.sum())
     deviation = float(np.sqrt((probability * (1.0 - probability)).sum()))
     if abs(count - mean) > _SIGMAS * deviation + 1e-9:
