@@ -207,9 +207,8 @@ def _download(package: Package, folder: Path) -> Path:
 def _read_member(archive: Path, path: str) -> bytes:
     try:
         if archive.name.endswith(".tar.gz"):
-            with tarfile.open(archive) as tar:
-                with tar.extractfile(path) or io.BytesIO() as member:
-                    return member.read()
+            with tarfile.open(archive) as tar, tar.extractfile(path) or io.BytesIO() as member:
+                return member.read()
         with zipfile.ZipFile(archive) as zipped:
             return zipped.read(path)
     except KeyError as missing:
