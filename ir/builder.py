@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from . import expr as ex
 from .dtypes import BF16, BOOL, F16, F32, I8, I32, U8, U32, DType, from_numpy
 from .expr import Expr
 from .index import Index, IndexLike
+from .lengths import LengthError, mask_steps
 from .program import Axis, Contract, Monoid, Nest, Node, Program, Reduce, Store, TensorType
 
 Shape = tuple[int, ...]
@@ -70,6 +72,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.provenance: tuple[str, ...] = ()
         self.hint = "t"
+        self.has_lengths = False
         self._uniform: dict[str, Expr | None] = {}
         self._counter = 0
 
@@ -93,11 +96,17 @@ class Builder:
             if name not in self.program.tensors:
                 return name
 
-    def tensor(self, dtype: DType, shape: Sequence[int], name: str | None = None, length: str | None = None) -> Tensor:
+    def tensor(self, dtype: DType, shape: Sequence[int], name: str | None = None) -> Tensor:
         """Declares a tensor; some node must write it, or it is an input."""
         name = self.fresh() if name is None else name
-        self.program.tensors[name] = TensorType(dtype, tuple(int(s) for s in shape), length)
+        self.program.tensors[name] = TensorType(dtype, tuple(int(s) for s in shape))
         return Tensor(self, name)
+
+    def measured(self, tensor: Tensor, length: Tensor, axis: int) -> Tensor:
+        """States that only the first `length` (a scalar i32 tensor) positions of an axis are valid."""
+        self.program.tensors[tensor.name] = replace(tensor.type, length=length.name, length_axis=axis)
+        self.has_lengths = True
+        return tensor
 
     def constant(self, array: Any, name: str | None = None, dtype: DType | None = None) -> Tensor:
         """Declares a constant."""
@@ -159,6 +168,8 @@ class Builder:
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Joins tensors along an axis: one nest with a store per part, which `place-concats` looks for."""
+        if any(p.type.length is not None and p.type.length_axis == axis for p in parts):
+            raise LengthError("it joins tensors along an axis whose length depends on data")
         shape = list(parts[0].shape)
         shape[axis] = sum(p.shape[axis] for p in parts)
         result = self.tensor(parts[0].dtype, shape)
@@ -184,6 +195,11 @@ class Builder:
     def emit(self, space: tuple[Axis, ...], steps: Sequence[Any], stores: Sequence[Store]) -> None:
         """Appends a nest, unless its space is empty."""
         if all(a.size for a in space):
+            if self.has_lengths:
+                steps, lengths = mask_steps(self.program, space, steps, stores)
+                for tensor, found in lengths.items():
+                    length, axis = found
+                    self.program.tensors[tensor] = replace(self.program.tensors[tensor], length=length, length_axis=axis)
             self.nodes.append(Nest(space, tuple(steps), tuple(stores), self.provenance))
 
     def append(self, node: Node) -> None:

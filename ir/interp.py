@@ -42,10 +42,18 @@ def interpret(program: Program, inputs: Mapping[str, Array], wide: bool = False)
     env = evaluate(program, inputs, wide)
     result = {}
     for port in program.outputs:
-        value = env[port.tensor]
-        length = program.tensors[port.tensor].length
-        result[port.name] = value[: int(env[length])] if length is not None else value
+        result[port.name] = valid_part(program, env, port.tensor)
     return result
+
+
+def valid_part(program: Program, env: Mapping[str, Array], name: str) -> Array:
+    """The value of a tensor, cut to its length where it has one."""
+    t = program.tensors[name]
+    if t.length is None:
+        return env[name]
+    where = [slice(None)] * len(t.shape)
+    where[t.length_axis] = slice(0, int(env[t.length]))
+    return env[name][tuple(where)]
 
 
 def evaluate(program: Program, inputs: Mapping[str, Array], wide: bool = False) -> dict[str, Array]:
@@ -389,6 +397,8 @@ class Grid:
 
     def load(self, e: Expr) -> Array:
         array = self.machine.env[e.attr]
+        if array.dtype != e.dtype.numpy and not (self.machine.wide and e.dtype.is_float):
+            array = array.astype(e.dtype.numpy)
         if not e.index:
             return array[()]
         where = tuple(

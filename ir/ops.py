@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import BOOL, F32, I32, U32, U32X2, DType
+from .dtypes import ALL, BOOL, F32, I32, U32, U32X2, DType
 
 Array = Any
 
@@ -220,7 +220,27 @@ def _saturate(x: Array, dtype: Any) -> Array:
     return np.where(wide >= float(info.max), dtype(info.max), np.where(wide <= float(info.min), dtype(info.min), inside))
 
 
-OPS = {info.name: info for info in _TABLE}
+def _narrow_codecs() -> list[OpInfo]:
+    """`to_X` gives the bits of an f32 in the narrow float X as u32, `from_X` the f32 of such bits."""
+
+    def encode(dtype: DType) -> Callable[[Array], Array]:
+        word = np.uint16 if dtype.bits == 16 else np.uint8
+        return lambda x: np.asarray(x).astype(dtype.numpy).view(word).astype(np.uint32)
+
+    def decode(dtype: DType) -> Callable[[Array], Array]:
+        word = np.uint16 if dtype.bits == 16 else np.uint8
+        mask = (1 << dtype.bits) - 1
+        return lambda bits: (np.asarray(bits) & mask).astype(word).view(dtype.numpy).astype(np.float32)
+
+    found = []
+    for dtype in ALL:
+        if dtype.is_float and dtype.bits < 32:
+            found.append(OpInfo(f"to_{dtype.name}", 1, "u32", encode(dtype)))
+            found.append(OpInfo(f"from_{dtype.name}", 1, "f32", decode(dtype)))
+    return found
+
+
+OPS = {info.name: info for info in [*_TABLE, *_narrow_codecs()]}
 _RESULT: dict[str, DType] = {"bool": BOOL, "wide": U32X2, "u32": U32, "i32": I32, "f32": F32}
 
 

@@ -41,12 +41,13 @@ class Place:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Type of a tensor: dtype and static shape; `length` names a scalar i32 tensor that bounds axis 0's valid part."""
+    """Type of a tensor: dtype and static shape; `length` names a scalar i32 tensor: the valid part of `length_axis`."""
 
     dtype: DType
     shape: tuple[int, ...]
     length: str | None = None
     place: Place | None = None
+    length_axis: int = 0
 
     @property
     def count(self) -> int:

@@ -171,7 +171,7 @@ def _port(program: BoundProgram, port: l1.Port) -> Port:
     lengths = ()
     if t.length is not None:
         where = placed.regions[t.length]
-        lengths = (Length(0, where.buffer, where.offset),)
+        lengths = (Length(t.length_axis, where.buffer, where.offset),)
     size = t.count * t.dtype.bits // 8 if t.dtype.bits >= 8 else -(-t.count * t.dtype.bits // 8)
     return Port(port.name, t.dtype.name, t.shape, region.buffer if region else None, size, lengths)
 

@@ -16,8 +16,9 @@ import onnx_ir
 from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir.builder import Builder, Tensor
 from onnx2wgsl.ir.dtypes import BY_ONNX, DType, from_numpy
-from onnx2wgsl.ir.interp import evaluate
-from onnx2wgsl.ir.program import Port, Program, all_nodes
+from onnx2wgsl.ir.interp import evaluate, valid_part
+from onnx2wgsl.ir.lengths import LengthError
+from onnx2wgsl.ir.program import Port, Program, TensorType, all_nodes
 
 from .lower import registry
 
@@ -25,6 +26,13 @@ UNKNOWN = object()
 
 # Results of constant nodes larger than this many elements are left to the GPU.
 FOLD_LIMIT = 1 << 24
+
+
+# Operators besides the elementwise ones that never ask for the size of an axis they do not reduce with a mask.
+LENGTH_OPERATORS = frozenset(
+    "Identity Cast Transpose Squeeze Unsqueeze Reshape Flatten Slice Split Concat Expand Gather GatherND GatherElements OneHot "
+    "ReduceSum ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 MatMul Gemm If Loop".split()
+)
 
 
 class Lowerer:
@@ -73,9 +81,9 @@ class Lowerer:
                 raise _Skipped
             results = self.lowered(node, inputs, names, env)
             self.fold_since(before)
-        except registry.Refusal as refusal:
+        except (registry.Refusal, LengthError) as refusal:
             del self.builder.nodes[before:]
-            self.gaps.append(Gap(label, node.op_type, refusal.reason))
+            self.gaps.append(Gap(label, node.op_type, str(refusal)))
             results = [UNKNOWN] * len(node.outputs)
         except _Skipped:
             results = [UNKNOWN] * len(node.outputs)
@@ -96,12 +104,18 @@ class Lowerer:
         reads = {r for n in all_nodes(new) for r in n.reads if r in program.constants}
         part = Program(program.tensors, {r: program.constants[r] for r in reads}, (), (), tuple(new))
         values = evaluate(part, {})
-        program.constants.update({name: np.asarray(values[name]) for name in made})
+        for name in made:
+            value = np.asarray(valid_part(program, values, name))
+            program.constants[name] = value
+            program.tensors[name] = TensorType(program.tensors[name].dtype, value.shape)
         del self.builder.nodes[before:]
 
     def lowered(self, node: onnx_ir.Node, inputs: list[Any], names: list[str], env: dict[str, Any]) -> list[Any]:
         version = self.opsets.get(node.domain, self.opsets.get("", 1))
         function = registry.find(node.domain, node.op_type, version)
+        measured = any(isinstance(v, Tensor) and v.type.length is not None for v in inputs)
+        if measured and node.op_type not in LENGTH_OPERATORS and not _elementwise(function):
+            raise registry.Refusal("an input has an axis whose length depends on data, which this operator does not take")
         if function is None:
             return self.expanded(node, inputs, version)
         context = registry.Context(
@@ -128,6 +142,10 @@ class Lowerer:
             del self.gaps[gaps:]
             raise registry.Refusal(f"its function body cannot be lowered: {reasons}")
         return results
+
+
+def _elementwise(function: registry.Lowering | None) -> bool:
+    return function is not None and function.__module__.endswith(".elementwise")
 
 
 class _Skipped(Exception):

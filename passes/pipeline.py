@@ -9,8 +9,11 @@ from typing import Any
 from .assign_bindings import AssignBindings
 from .base import Pass
 from .build_plan import BuildPlan
+from .legalize_types import LegalizeTypes
+from .narrow_int64 import NarrowInt64
 from .plan_memory import PlanMemory
 from .schedule import Schedule
+from .split_int64 import SplitInt64
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Options:
 def tensor_passes(options: Options) -> Sequence[Pass[Any, Any]]:
     """From the tensor program to the plan."""
     return [
+        NarrowInt64(),
+        SplitInt64(),
+        LegalizeTypes(),
         Schedule(),
         PlanMemory(options.memory),
         AssignBindings(),
