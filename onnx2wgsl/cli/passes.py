@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx2wgsl.ir.program import Program
-from onnx2wgsl.ir.text import print_program
 
 from .output import print_table, spell_statistics
 
@@ -17,7 +16,11 @@ if TYPE_CHECKING:
 
 def render(program: object) -> str:
     """Return the text form of what a pass made: a model, a tensor program, or a later level's own text."""
-    return print_program(program) if isinstance(program, Program) else str(program)
+    if not isinstance(program, Program):
+        return str(program)
+    from onnx2wgsl.ir.text import print_program
+
+    return print_program(program)
 
 
 def dump_passes(traces: Sequence[PassTrace], folder: Path) -> None:
