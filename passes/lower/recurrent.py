@@ -330,7 +330,10 @@ def gru(c: Context) -> tuple[Tensor | None, ...]:
 
 @lower("LSTM")
 def lstm(c: Context) -> tuple[Tensor | None, ...]:
-    """`C = f ⊙ C + i ⊙ g`, `H = o ⊙ h(C)`; the gates in the order i, o, f, c, the peepholes in i, o, f."""
+    """`C = f ⊙ C + i ⊙ g`, `H = o ⊙ h(C)`; the gates in the order i, o, f, c, the peepholes in i, o, f.
+
+    `clip` bounds the sums of the gates; as in ONNX Runtime, it does not bound the cell.
+    """
     layer = Layer(c, 4, ["Sigmoid", "Tanh", "Tanh"])
     inputs = layer.projection([0, 1, 2, 3])
     peephole = c.optional(7)
@@ -357,7 +360,7 @@ def lstm(c: Context) -> tuple[Tensor | None, ...]:
         f = 1.0 - i if coupled else layer.activate(0, d, seen(2, old))
         memory = f * old + i * layer.activate(1, d, sums[3])
         o = layer.activate(0, d, seen(1, memory))
-        hidden = o * layer.activate(2, d, memory)
+        hidden = o * layer.activate(2, d, memory, clipped=False)
         values = [(written, layer.kept(b, hidden, read[d, b, u])), (written_cell, layer.kept(b, memory, old))]
         layer.emit(steps, values)
 
