@@ -197,9 +197,8 @@ class Builder:
         if all(a.size for a in space):
             if self.has_lengths:
                 steps, lengths = mask_steps(self.program, space, steps, stores)
-                for tensor, found in lengths.items():
-                    length, axis = found
-                    self.program.tensors[tensor] = replace(self.program.tensors[tensor], length=length, length_axis=axis)
+                for name, (length, axis) in lengths.items():
+                    self.program.tensors[name] = replace(self.program.tensors[name], length=length, length_axis=axis)
             self.nodes.append(Nest(space, tuple(steps), tuple(stores), self.provenance))
 
     def append(self, node: Node) -> None:

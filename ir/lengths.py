@@ -65,10 +65,10 @@ def mask_steps(
 
 def _mask(program: Program, step: Step) -> Step:
     if isinstance(step, Contract):
-        lhs, rhs = (
-            ex.select(_condition(axis_lengths(program, e), step.axes), e, ex.zero(e.dtype)) for e in (step.lhs, step.rhs)
-        )
+        sides = (step.lhs, step.rhs)
+        inside = [_condition(axis_lengths(program, e), step.axes) for e in sides]
+        lhs, rhs = (ex.select(i, e, ex.zero(e.dtype)) for i, e in zip(inside, sides, strict=True))
         return Contract(step.name, step.axes, lhs, rhs, step.dtype)
-    inside = _condition(axis_lengths(program, *step.body), step.axes)
-    body = tuple(ex.select(inside, e, i) for e, i in zip(step.body, step.monoid.identity, strict=True))
+    valid = _condition(axis_lengths(program, *step.body), step.axes)
+    body = tuple(ex.select(valid, e, i) for e, i in zip(step.body, step.monoid.identity, strict=True))
     return Reduce(step.name, step.axes, step.monoid, body)

@@ -189,9 +189,7 @@ def combination(c: Context, dtype: DType) -> Monoid | None:
 
 def checked_work(c: Context, outputs: int, updates: int) -> None:
     if outputs * updates > WORK_LIMIT:
-        raise c.refuse(
-            f"{outputs} outputs times {updates} updates that may hit each exceed {WORK_LIMIT}, the limit for indices from data"
-        )
+        raise c.refuse(f"{outputs} outputs times {updates} updates that may hit each exceed the limit of {WORK_LIMIT}")
 
 
 def join(old: Expr, new: Expr, monoid: Monoid, dtype: DType) -> Expr:
@@ -318,8 +316,8 @@ def inverted(c: Context, indices: Tensor, shape: Sequence[int]) -> Tensor | None
     tuples = np.where(tuples < 0, tuples + sizes, tuples)
     table = np.full((max(len(over), 1), *shape), -1, np.int32)
     flat = np.full(prod(shape), -1, np.int64)
-    where = np.ravel_multi_index(tuple(tuples.T), tuple(shape)) if len(shape) else np.zeros(len(tuples), np.int64)
-    for number, target in enumerate(where):
+    where: Any = np.ravel_multi_index(tuple(tuples.T), tuple(shape)) if len(shape) else np.zeros(len(tuples), np.int64)
+    for number, target in enumerate(where.tolist()):
         flat[target] = number
     found = np.flatnonzero(flat >= 0)
     parts = np.unravel_index(flat[found], over) if over else (flat[found],)
