@@ -30,6 +30,8 @@ from .windows import Window, auto_pad, pads, per_axis, positions, sliding_window
 
 Indices = tuple[Index, ...]
 Operand = Callable[..., Expr]
+# (batch, channel, taps, outputs) → the element that a tap of an output sees
+Taken = Callable[[Index, Index, Sequence[Index], Sequence[Index]], Expr]
 # (value of the sum, *index of the output element) → the output element
 Finish = Callable[..., Expr]
 Steps = tuple["Contract | Reduce", ...]
@@ -81,20 +83,29 @@ def named(prefix: str, sizes: Sequence[int]) -> tuple[Axis, ...]:
     return tuple(Axis(f"{prefix}{k}", size) for k, size in enumerate(sizes))
 
 
-def convolve(
-    c: Context, ch: Channels, windows: Sequence[Window], x: Operand, w: Operand, finish: Finish, dtype: DType
-) -> Tensor:
-    """The convolution of `x(n, channel, position…)` with `w(m, channel of the group, tap…)`, accumulated in `dtype`.
+def padded(windows: Sequence[Window], x: Operand) -> Taken:
+    """The element under a tap, zero in the padding."""
 
-    Elements in the padding count as zero. `finish(sum, n, m, o…)` makes the result.
+    def taken(n: Index, channel: Index, k: Sequence[Index], o: Sequence[Index]) -> Expr:
+        where, inside = positions(windows, o, k)
+        value = x(n, channel, *where)
+        return ex.select(inside, value, ex.zero(value.dtype))
+
+    return taken
+
+
+def convolve(
+    c: Context, ch: Channels, windows: Sequence[Window], x: Taken, w: Operand, finish: Finish, dtype: DType
+) -> Tensor:
+    """The sum of `x(n, channel, taps, outputs) · w(m, channel of the group, tap…)`, accumulated in `dtype`.
+
+    `padded` makes x of a tensor. `finish(sum, n, m, o…)` makes the result.
     """
     space = named("i", (*ch.space, *(win.out for win in windows)))
     over = named("r", (ch.inputs, *(win.kernel for win in windows)))
     n, g, m, *o = (a.var for a in space)
     ci, *k = (a.var for a in over)
-    where, inside = positions(windows, o, k)
-    lhs = x(n, g * ch.inputs + ci, *where)
-    lhs = ex.select(inside, lhs, ex.zero(lhs.dtype))
+    lhs = x(n, g * ch.inputs + ci, k, o)
     depthwise = ch.inputs == 1 and ch.outputs == 1 and ch.groups > 1
     steps, total = sum_step("a0", over, lhs, w(g * ch.outputs + m, ci, *k), dtype, not depthwise)
     at = (n, g * ch.outputs + m, *o)
@@ -118,7 +129,8 @@ def conv(c: Context) -> Tensor:
     x, w = c[0], c[1]
     dtype = accumulator(x.dtype)
     finish = add_bias(c.optional(2), dtype, x.dtype)
-    return convolve(c, channels(c, x, w), conv_windows(c, x, w), _load(x), _load(w), finish, dtype)
+    windows = conv_windows(c, x, w)
+    return convolve(c, channels(c, x, w), windows, padded(windows, _load(x)), _load(w), finish, dtype)
 
 
 def _load(t: Tensor) -> Operand:
@@ -150,8 +162,9 @@ def conv_integer(c: Context) -> Tensor:
     if x_zero is not None and x_zero.type.count != 1:
         raise c.refuse(f"x_zero_point must be one value, got {x_zero.type}")
     finish = add_bias(None, I32, I32)
-    left, right = centred(c, x, x_zero), centred(c, w, w_zero)
-    return convolve(c, channels(c, x, w), conv_windows(c, x, w), left, right, finish, I32)
+    windows = conv_windows(c, x, w)
+    left, right = padded(windows, centred(c, x, x_zero)), centred(c, w, w_zero)
+    return convolve(c, channels(c, x, w), windows, left, right, finish, I32)
 
 
 @lower("QLinearConv", since=10)
@@ -167,8 +180,9 @@ def qlinear_conv(c: Context) -> Tensor:
         factor = one_of(x_scale, m) * one_of(w_scale, m) / one_of(y_scale, m)
         return requantize(ex.cast(whole, F32) * factor, one_of(y_zero, m))
 
-    left, right = centred(c, x, x_zero), centred(c, w, w_zero)
-    return convolve(c, channels(c, x, w), conv_windows(c, x, w), left, right, finish, I32)
+    windows = conv_windows(c, x, w)
+    left, right = padded(windows, centred(c, x, x_zero)), centred(c, w, w_zero)
+    return convolve(c, channels(c, x, w), windows, left, right, finish, I32)
 
 
 def requantize(scaled: Expr, zero_point: Expr) -> Expr:
