@@ -1,0 +1,193 @@
+"""Tensors that need no data: constants, shapes, ranges, windows, identity matrices and triangles."""
+
+from __future__ import annotations
+
+from math import ceil, pi, prod
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from onnx2wgsl.ir import expr as ex
+from onnx2wgsl.ir.builder import Tensor
+from onnx2wgsl.ir.dtypes import BY_ONNX, F32, I32, I64, DType
+from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.index import IndexLike
+
+from .registry import Context, lower
+
+
+@lower("Constant")
+def constant(c: Context) -> Tensor:
+    """One attribute holds the value: a tensor, a number, or a list of numbers."""
+    value = c.attr("value")
+    if value is not None:
+        dtype = BY_ONNX.get(int(c.node.attributes["value"].value.dtype))
+        if dtype is None:
+            raise c.refuse("a constant of strings has no tensor on the GPU")
+        return c.constant(value, None, dtype)
+    for name, numpy in (("float", np.float32), ("int", np.int64)):
+        one, many = c.attr(f"value_{name}"), c.attr(f"value_{name}s")
+        if one is not None or many is not None:
+            return c.constant(np.asarray(one if many is None else many, numpy))
+    if "sparse_value" in c.node.attributes:
+        return c.constant(dense(c, c.node.attributes["sparse_value"].value))
+    raise c.refuse("a constant of strings has no tensor on the GPU")
+
+
+def dense(c: Context, sparse: Any) -> np.ndarray[Any, Any]:
+    """A sparse tensor (values, and flat or per-dimension positions) as an array."""
+    proto = sparse if hasattr(sparse, "dims") else onnx_ir.to_proto(sparse)
+    values, where = (onnx_ir.from_proto(p).numpy() for p in (proto.values, proto.indices))
+    if values.dtype not in (d.numpy for d in BY_ONNX.values()):
+        raise c.refuse("a constant of strings has no tensor on the GPU")
+    result = np.zeros(tuple(proto.dims), values.dtype)
+    if where.ndim == 1:
+        result.reshape(-1)[where] = values
+    else:
+        result[tuple(where.T)] = values
+    return result
+
+
+@lower("ConstantOfShape", since=9)
+def constant_of_shape(c: Context) -> Tensor:
+    shape = c.ints(0)
+    if any(size < 0 for size in shape):
+        raise c.refuse(f"ConstantOfShape of {shape}: a size is negative")
+    value = np.asarray(c.attr("value", np.zeros(1, np.float32))).reshape(-1)
+    dtype = BY_ONNX[int(c.node.attributes["value"].value.dtype)] if "value" in c.node.attributes else F32
+    return c.map(shape, lambda *_: ex.const(value[0], dtype))
+
+
+@lower("Shape")
+def shape(c: Context) -> Tensor:
+    """The sizes `[start:end]`; a size that depends on data is read from the tensor that holds it."""
+    x = c[0]
+    start, end = (clamped(c.attr(name, default), x.rank) for name, default in (("start", 0), ("end", x.rank)))
+    sizes = x.shape[start : max(end, start)]
+    if x.type.length is None or start > 0 or not sizes:
+        return c.constant(np.asarray(sizes, np.int64))
+    return c.builder.concat([length_of(c, x), c.constant(np.asarray(sizes[1:], np.int64))], 0)
+
+
+def clamped(position: int, rank: int) -> int:
+    return min(max(position + rank if position < 0 else position, 0), rank)
+
+
+def length_of(c: Context, x: Tensor) -> Tensor:
+    """How many of the first axis' elements there are, as an i64 tensor of one element."""
+    assert x.type.length is not None
+    length = Tensor(c.builder, x.type.length)
+
+    def value(*_: IndexLike) -> Expr:
+        return ex.cast(ex.assume(length[(0,) * length.rank], 0, x.shape[0]), I64)
+
+    return c.map((1,), value)
+
+
+@lower("Size")
+def size(c: Context) -> Tensor:
+    x = c[0]
+    if x.type.length is None:
+        return c.constant(np.asarray(x.type.count, np.int64))
+    length = length_of(c, x)
+    return c.map((), lambda: length[0] * prod(x.shape[1:]))
+
+
+@lower("EyeLike", since=9)
+def eye_like(c: Context) -> Tensor:
+    x = c[0]
+    if x.rank != 2:
+        raise c.refuse(f"EyeLike needs a matrix, got {x.type}")
+    dtype, k = c.dtype_attr("dtype", x.dtype), int(c.attr("k", 0))
+
+    def value(i: Any, j: Any) -> Expr:
+        on = ex.index_value(i + k, I32).equals(ex.index_value(j, I32))
+        return ex.select(on, ex.one(dtype), ex.zero(dtype))
+
+    return c.map(x.shape, value)
+
+
+@lower("Range", since=11)
+def range_(c: Context) -> Tensor:
+    """`start + i · delta` for `max(ceil((limit - start) / delta), 0)` values of i; small floats step in f32."""
+    start, limit, delta = (c.value(k).reshape(-1)[0] for k in range(3))
+    dtype = c[0].dtype
+    if not delta:
+        raise c.refuse("Range needs a delta other than 0")
+    if dtype.is_integer:
+        count = max(-(-(int(limit) - int(start)) // int(delta)), 0)
+        return c.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype.numpy))
+    wide = np.float64 if dtype.bits == 64 else np.float32
+    first, last, step = (np.asarray(v).astype(wide) for v in (start, limit, delta))
+    count = max(ceil(float((last - first) / step)), 0)
+    return c.constant((first + np.arange(count).astype(wide) * step).astype(dtype.numpy))
+
+
+@lower("Trilu", since=14)
+def trilu(c: Context) -> Tensor:
+    """The upper (`j - i >= k`) or lower (`j - i <= k`) triangle, zero elsewhere; k may come from data."""
+    x, upper = c[0], c.attr("upper", 1)
+    if x.rank < 2:
+        raise c.refuse(f"Trilu needs a matrix, got {x.type}")
+    k = c.optional(1)
+    offset = ex.const(0, I64) if k is None else k[(0,) * k.rank]
+
+    def value(*i: Any) -> Expr:
+        diagonal = ex.index_value(i[-1] - i[-2], I64)
+        kept = diagonal >= offset if upper else diagonal <= offset
+        return ex.select(kept, x[i], ex.zero(x.dtype))
+
+    return c.map(x.shape, value)
+
+
+# Windows and mel filters, in float64 at compile time
+
+
+def cosine_window(c: Context, terms: tuple[float, float, float]) -> Tensor:
+    """`a0 - a1 cos(2πn / N) + a2 cos(4πn / N)`, with N the size, or one less where it is not periodic."""
+    count = c.ints(0)[0]
+    n = np.arange(count, dtype=np.float64) * (2 * pi / max(count if c.attr("periodic", 1) else count - 1, 1))
+    value = terms[0] - terms[1] * np.cos(n) + terms[2] * np.cos(2 * n)
+    return table(c, value, c.dtype_attr("output_datatype", F32))
+
+
+def table(c: Context, value: np.ndarray[Any, Any], dtype: DType) -> Tensor:
+    return c.constant(value.astype(dtype.numpy), None, dtype)
+
+
+@lower("HannWindow", since=17)
+def hann_window(c: Context) -> Tensor:
+    return cosine_window(c, (0.5, 0.5, 0.0))
+
+
+@lower("HammingWindow", since=17)
+def hamming_window(c: Context) -> Tensor:
+    return cosine_window(c, (25 / 46, 21 / 46, 0.0))
+
+
+@lower("BlackmanWindow", since=17)
+def blackman_window(c: Context) -> Tensor:
+    return cosine_window(c, (0.42, 0.5, 0.08))
+
+
+@lower("MelWeightMatrix", since=17)
+def mel_weight_matrix(c: Context) -> Tensor:
+    """Triangles between bins that are equally spaced on the mel scale, over the bins of a one-sided DFT."""
+    bins, length, rate = (c.ints(k)[0] for k in range(3))
+    low, high = (float(c.value(k).reshape(-1)[0]) for k in (3, 4))
+    mels = 2595 * np.log10(1 + np.asarray([low, high]) / 700)
+    points = mels[0] + np.arange(bins + 2) * ((mels[1] - mels[0]) / (bins + 2))
+    edges = (((length + 1) * (700 * (10 ** (points / 2595) - 1))) // rate).astype(np.int64)
+    result = np.zeros((length // 2 + 1, bins))
+    for k in range(bins):
+        left, centre, right = edges[k : k + 3]
+        if left == centre:
+            result[centre, k] = 1
+        for j in range(left, centre + 1):
+            if left != centre:
+                result[j, k] = (j - left) / (centre - left)
+        for j in range(centre, right):
+            result[j, k] = (right - j) / (right - centre)
+    return table(c, result, c.dtype_attr("output_datatype", F32))
+
