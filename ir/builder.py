@@ -274,12 +274,19 @@ def highest(dtype: DType) -> Any:
 
 
 def arg_best(dtype: DType, largest: bool, last: bool = False, size: int = 0) -> Monoid:
-    """Monoid of (value, position as i32): the best value, ties to the first or the last position."""
+    """Monoid of (value, position as i32): the best value, ties to the first or the last position.
+
+    NaN is better than any number, whichever end is sought, as in NumPy.
+    """
     av, bv = ex.leaf("a", dtype, 0), ex.leaf("b", dtype, 0)
     ai, bi = ex.leaf("a", I32, 1), ex.leaf("b", I32, 1)
     better = bv > av if largest else bv < av
     nearer = bi > ai if last else bi < ai
-    take = better | (bv.equals(av) & nearer)
+    tied = bv.equals(av)
+    if dtype.is_float:
+        a_nan, b_nan = ex.op("isnan", av), ex.op("isnan", bv)
+        better, tied = better | (b_nan & ~a_nan), tied | (a_nan & b_nan)
+    take = better | (tied & nearer)
     worst = ex.const(lowest(dtype) if largest else highest(dtype), dtype)
     nowhere = ex.const(-1 if last else (size or 0x7FFFFFFF), I32)
     return Monoid((worst, nowhere), (ex.select(take, bv, av), ex.select(take, bi, ai)))
