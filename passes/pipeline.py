@@ -9,8 +9,10 @@ from typing import Any
 from .assign_bindings import AssignBindings
 from .base import Pass
 from .build_plan import BuildPlan
+from .fuse import Fuse
 from .legalize_types import LegalizeTypes
 from .narrow_int64 import NarrowInt64
+from .place_concats import PlaceConcats
 from .plan_memory import PlanMemory
 from .schedule import Schedule
 from .split_int64 import SplitInt64
@@ -29,6 +31,8 @@ class Options:
 def tensor_passes(options: Options) -> Sequence[Pass[Any, Any]]:
     """From the tensor program to the plan."""
     return [
+        PlaceConcats(),
+        Fuse(),
         NarrowInt64(),
         SplitInt64(),
         LegalizeTypes(),

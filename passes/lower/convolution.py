@@ -71,7 +71,9 @@ def conv_windows(c: Context, x: Tensor, w: Tensor) -> tuple[Window, ...]:
     return sliding_windows(c, x.shape[2:], w.shape[2:])
 
 
-def sum_step(name: str, over: Sequence[Axis], lhs: Expr, rhs: Expr, dtype: DType, has_column: bool) -> tuple[Steps, Expr]:
+def sum_step(
+    name: str, over: Sequence[Axis], lhs: Expr, rhs: Expr, dtype: DType, has_column: bool
+) -> tuple[Steps, Expr]:
     """Σ lhs · rhs as a contraction, or as a reduction where the output has no column axis."""
     if has_column or all(a.size == 1 for a in over) or not all(a.size for a in over):
         return product_step(name, over, lhs, rhs, dtype)
@@ -214,7 +216,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Phase:
-    """The taps `first + step·t` (t below `count`) that reach outputs `stride·q + r`, from inputs `q + shift − back·t`."""
+    """The taps `first + step·t`, t below `count`, that reach the outputs `stride·q + r` from `q + shift − back·t`."""
 
     r: int
     first: int
@@ -247,16 +249,17 @@ def conv_transpose(c: Context) -> Tensor:
     finish = add_bias(c.optional(2), dtype, x.dtype)
     result = c.builder.tensor(x.dtype, (ch.batch, ch.groups * ch.outputs, *(s.out for s in spreads)))
     if all(s.uniform for s in spreads):
-        _phases_as_axes(c, ch, spreads, x, w, finish, dtype, result)
+        _phases_as_axes(c, ch, spreads, finish, dtype, result)
     else:
-        _phases_as_steps(c, ch, spreads, x, w, finish, dtype, result)
+        _phases_as_steps(c, ch, spreads, finish, dtype, result)
     return result
 
 
 def _phases_as_axes(
-    c: Context, ch: Channels, spreads: Sequence[Spread], x: Tensor, w: Tensor, finish: Finish, dtype: DType, result: Tensor
+    c: Context, ch: Channels, spreads: Sequence[Spread], finish: Finish, dtype: DType, result: Tensor
 ) -> None:
     """One contraction over (channel, tap) with the phases as axes; the last, partial period is a store of its own."""
+    x, w = c[0], c[1]
     periods = [-(-s.out // s.stride) for s in spreads]
     strides = [s.stride for s in spreads]
     space = named("i", (*ch.space, *periods, *strides))
@@ -290,9 +293,10 @@ def _boxes(s: Spread, period: str, phase: str) -> list[tuple[tuple[str, int, int
 
 
 def _phases_as_steps(
-    c: Context, ch: Channels, spreads: Sequence[Spread], x: Tensor, w: Tensor, finish: Finish, dtype: DType, result: Tensor
+    c: Context, ch: Channels, spreads: Sequence[Spread], finish: Finish, dtype: DType, result: Tensor
 ) -> None:
     """A contraction and a store for each combination of phases."""
+    x, w = c[0], c[1]
     space = named("i", (*ch.space, *(-(-s.out // s.stride) for s in spreads)))
     n, g, m, *q = (a.var for a in space)
     depthwise = ch.inputs == 1 and ch.outputs == 1 and ch.groups > 1

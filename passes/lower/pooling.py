@@ -104,7 +104,7 @@ def _counts(w: Window, padded: bool) -> np.ndarray[Any, Any]:
     """How many taps of each window of an axis count."""
     position = np.arange(w.out)[:, None] * w.stride + np.arange(w.kernel)[None, :] * w.dilation - w.before
     low, high = (-w.before, w.size + w.after) if padded else (0, w.size)
-    return ((position >= low) & (position < high)).sum(axis=1)
+    return np.asarray(((position >= low) & (position < high)).sum(axis=1))
 
 
 @lower("LpPool")

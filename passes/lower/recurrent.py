@@ -43,17 +43,17 @@ def _clamp(x: Expr, lo: float, hi: float) -> Expr:
 
 Activation = Callable[[Expr, float, float], Expr]
 ACTIVATIONS: dict[str, tuple[float | None, float | None, Activation]] = {
-    "relu": (None, None, lambda x, a, b: ex.op("max", x, ex.zero(x.dtype))),
-    "tanh": (None, None, lambda x, a, b: ex.op("tanh", x)),
-    "sigmoid": (None, None, lambda x, a, b: _sigmoid(x)),
+    "relu": (None, None, lambda x, _a, _b: ex.op("max", x, ex.zero(x.dtype))),
+    "tanh": (None, None, lambda x, _a, _b: ex.op("tanh", x)),
+    "sigmoid": (None, None, lambda x, _a, _b: _sigmoid(x)),
     "affine": (1.0, 0.0, lambda x, a, b: x * a + b),
-    "leakyrelu": (0.01, None, lambda x, a, b: ex.select(x < 0.0, x * a, x)),
-    "thresholdedrelu": (1.0, None, lambda x, a, b: ex.select(x >= a, x, 0.0)),
+    "leakyrelu": (0.01, None, lambda x, a, _b: ex.select(x < 0.0, x * a, x)),
+    "thresholdedrelu": (1.0, None, lambda x, a, _b: ex.select(x >= a, x, 0.0)),
     "scaledtanh": (1.0, 1.0, lambda x, a, b: ex.op("tanh", x * b) * a),
     "hardsigmoid": (0.2, 0.5, lambda x, a, b: _clamp(x * a + b, 0.0, 1.0)),
-    "elu": (1.0, None, lambda x, a, b: ex.select(x < 0.0, (ex.op("exp", x) - 1.0) * a, x)),
-    "softsign": (None, None, lambda x, a, b: x / (1.0 + ex.op("abs", x))),
-    "softplus": (None, None, lambda x, a, b: _softplus(x)),
+    "elu": (1.0, None, lambda x, a, _b: ex.select(x < 0.0, (ex.op("exp", x) - 1.0) * a, x)),
+    "softsign": (None, None, lambda x, _a, _b: x / (1.0 + ex.op("abs", x))),
+    "softplus": (None, None, lambda x, _a, _b: _softplus(x)),
 }
 
 
@@ -215,7 +215,9 @@ class Layer:
         """The new state, or the old one beyond the end of the sequence."""
         return ex.select(self.inside(b, self.now), new, old)
 
-    def scan(self, states: Sequence[tuple[Tensor, Tensor, Tensor]], cell: Callable[[], None]) -> tuple[Tensor | None, ...]:
+    def scan(
+        self, states: Sequence[tuple[Tensor, Tensor, Tensor]], cell: Callable[[], None]
+    ) -> tuple[Tensor | None, ...]:
         """Runs the nests that `cell` emits; `states` are (initial, read, written), the hidden one first.
 
         Returns Y and the final states, in the types and layout of the operator's outputs.

@@ -248,7 +248,7 @@ def sized_axes(c: Context, x: Tensor) -> tuple[list[int], list[int], list[float]
         if scales.size != len(axes):
             raise c.refuse(f"{scales.size} scales are given for {len(axes)} axes")
         factors = [float(s) for s in scales.reshape(-1)]
-        return axes, [int(math.floor(x.shape[a] * s)) for a, s in zip(axes, factors, strict=True)], factors
+        return axes, [math.floor(x.shape[a] * s) for a, s in zip(axes, factors, strict=True)], factors
     if sizes is None or sizes.size != len(axes):
         raise c.refuse(f"neither scales nor sizes are given for {len(axes)} axes")
     wanted = [int(s) for s in sizes.reshape(-1)]
@@ -259,7 +259,7 @@ def sized_axes(c: Context, x: Tensor) -> tuple[list[int], list[int], list[float]
     if policy == "stretch":
         return axes, wanted, factors
     common = min(factors) if policy == "not_larger" else max(factors)
-    return axes, [int(math.floor(common * x.shape[a] + 0.5)) for a in axes], [common] * len(axes)
+    return axes, [math.floor(common * x.shape[a] + 0.5) for a in axes], [common] * len(axes)
 
 
 @lower("Resize", since=11)
@@ -289,7 +289,7 @@ def scaled(c: Context, x: Tensor, scales: Sequence[float]) -> Tensor:
         raise c.refuse(f"mode {mode} is not known")
     o = Options("nearest" if mode == "nearest" else "linear", "asymmetric", "simple", 0.0, False, False, 0.0)
     found = {
-        a: sampling(o, n, int(math.floor(n * s)), s, (0.0, 1.0))
+        a: sampling(o, n, math.floor(n * s), s, (0.0, 1.0))
         for a, (n, s) in enumerate(zip(x.shape, scales, strict=True))
         if s != 1
     }

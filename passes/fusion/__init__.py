@@ -1,0 +1,1 @@
+"""The parts of the fusion passes: the graph they work on, their rules, their thresholds."""
