@@ -11,7 +11,6 @@ import onnx_ir
 import pytest
 from onnx import helper, numpy_helper
 
-import onnx2wgsl.passes.lower
 from onnx2wgsl.ir.interp import interpret
 from onnx2wgsl.ir.program import Program
 from onnx2wgsl.passes.lower_ops import lower_model
@@ -34,7 +33,9 @@ def one_node(
     results = [f"y{k}" for k in range(outputs)]
     node = helper.make_node(op, names, results, **(attrs or {}))
     feeds = {n: x for k, (n, x) in enumerate(zip(names, inputs, strict=True)) if x is not None and k not in constant}
-    ports = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
+    ports = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
+    ]
     values = [numpy_helper.from_array(inputs[k], names[k]) for k in constant if inputs[k] is not None]
     graph = helper.make_graph([node], op, ports, [onnx.ValueInfoProto(name=r) for r in results], values)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)

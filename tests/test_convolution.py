@@ -145,7 +145,15 @@ def test_gemm(flip_a: int, flip_b: int, bias: tuple[int, ...] | None) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [((4,), (4,)), ((4,), (4, 3)), ((2, 4), (4,)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 1), (1, 4)), ((3, 0), (0, 4))],
+    [
+        ((4,), (4,)),
+        ((4,), (4, 3)),
+        ((2, 4), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((3, 1), (1, 4)),
+        ((3, 0), (0, 4)),
+    ],
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)

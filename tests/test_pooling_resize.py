@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.expr import loads
+from onnx2wgsl.ir.interp import interpret
 from onnx2wgsl.ir.program import Nest
-from tests.lowering import check, lowered, one_node
+from tests.lowering import agree, check, lowered, one_node
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
@@ -77,19 +78,18 @@ def test_global_pool(op: str) -> None:
 
 @pytest.mark.parametrize("shape", [None, [1, 2, 7, 9]])
 def test_max_unpool(shape: list[int] | None) -> None:
+    """Indices are those of the natural output, 6 × 8 here, which lies in the corner of a larger `output_shape`."""
     rng = np.random.default_rng(0)
     x, best = normal(rng, 1, 2, 3, 4), np.zeros((1, 2, 3, 4), np.int64)
-    for ch in range(2):
-        for y in range(3):
-            for z in range(4):
-                best[0, ch, y, z] = (ch * 6 + 2 * y + rng.integers(2)) * 8 + 2 * z + rng.integers(2)
+    expected = np.zeros(shape or [1, 2, 6, 8], np.float32)
+    for at in np.ndindex(2, 3, 4):
+        row, column = 2 * at[1] + int(rng.integers(2)), 2 * at[2] + int(rng.integers(2))
+        best[0][at] = (at[0] * 6 + row) * 8 + column
+        expected[0, at[0], row, column] = x[0][at]
     inputs = [x, best] + ([np.array(shape, np.int64)] if shape else [])
     attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    if shape is None:
-        check("MaxUnpool", inputs, attrs)
-        return
-    model, feeds = one_node("MaxUnpool", inputs, attrs, constant=[2])
-    assert lowered(model).tensors
+    model, feeds = one_node("MaxUnpool", inputs, attrs, constant=[2] if shape else [])
+    agree(interpret(lowered(model), feeds)["y0"], expected)
 
 
 def test_max_roi_pool() -> None:
@@ -165,19 +165,13 @@ def test_upsample(op: str, opset: int, mode: str, scales: list[float]) -> None:
     check(op, [normal(rng, 1, 2, 5, 4), np.array(scales, np.float32)], {"mode": mode}, opset=opset, constant=[1])
 
 
-def _loads(e: Expr) -> list[Expr]:
-    from onnx2wgsl.ir.expr import loads
-
-    return loads(e)
-
-
 def test_resize_by_a_whole_factor_is_a_view() -> None:
     sizes = np.array([1, 2, 8, 18])
     attrs = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
     model, _ = one_node("Resize", [np.zeros((1, 2, 4, 6), np.float32), None, None, sizes], attrs, constant=[3])
     (nest,) = lowered(model).nodes
     assert isinstance(nest, Nest)
-    (load,) = _loads(nest.stores[0].value)
+    (load,) = loads(nest.stores[0].value)
     assert repr(load.index) == "(0, i1, (i2 / 2), (i3 / 3))"
 
 
@@ -233,6 +227,16 @@ def test_dft(inverse: int, parts: int, length: int | None) -> None:
 def test_dft_onesided() -> None:
     x = normal(np.random.default_rng(0), 2, 7, 1)
     check("DFT", [x], {"onesided": 1, "axis": 1}, opset=17)
+
+
+@pytest.mark.parametrize("inverse", [0, 1])
+def test_long_transforms_read_one_period(inverse: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx2wgsl.passes.lower import spectral
+
+    monkeypatch.setattr(spectral, "TABLE_LIMIT", 0)
+    x = normal(np.random.default_rng(0), 2, 12, 2)
+    program = check("DFT", [x], {"inverse": inverse, "axis": 1}, opset=17)
+    assert max(v.size for v in program.constants.values()) == 24
 
 
 @pytest.mark.parametrize("onesided", [0, 1])

@@ -11,7 +11,7 @@ from onnx2wgsl.ir.program import Nest, Scan
 from tests.lowering import check, lowered, one_node
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-T, B, I, H = 5, 3, 4, 6
+T, B, N, H = 5, 3, 4, 6
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
@@ -21,7 +21,8 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
 def operands(rng: np.random.Generator, op: str, direction: str, parts: str) -> list[np.ndarray[Any, Any] | None]:
     """X, W, R and those of B, L (lengths), H, C, P (peepholes) that `parts` names."""
     d, g = 2 if direction == "bidirectional" else 1, GATES[op]
-    inputs: list[np.ndarray[Any, Any] | None] = [normal(rng, T, B, I), normal(rng, d, g * H, I), normal(rng, d, g * H, H)]
+    shapes = (T, B, N), (d, g * H, N), (d, g * H, H)
+    inputs: list[np.ndarray[Any, Any] | None] = [normal(rng, *s) for s in shapes]
     optional = {
         "B": normal(rng, d, 2 * g * H),
         "L": np.array([3, 5, 1], np.int32),
@@ -50,15 +51,20 @@ def test_gru_resets_after_its_product(direction: str, parts: str) -> None:
     check("GRU", operands(rng, "GRU", direction, parts), attrs, outputs=2)
 
 
+def given(names: list[str], alpha: list[float] | None = None, beta: list[float] | None = None) -> dict[str, Any]:
+    attrs = {"activations": names, "activation_alpha": alpha, "activation_beta": beta}
+    return {n: v for n, v in attrs.items() if v}
+
+
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [
-        ("RNN", {"activations": ["Affine", "LeakyRelu"], "activation_alpha": [0.5, 0.1], "activation_beta": [0.25]}),
-        ("RNN", {"activations": ["ScaledTanh", "HardSigmoid"], "activation_alpha": [0.5, 0.3], "activation_beta": [0.25, 0.4]}),
-        ("RNN", {"activations": ["Softsign", "Softplus"]}),
-        ("RNN", {"activations": ["ThresholdedRelu", "Elu"], "activation_alpha": [0.1, 0.7]}),
-        ("GRU", {"activations": ["HardSigmoid", "Relu", "Sigmoid", "Tanh"], "activation_alpha": [0.3], "activation_beta": [0.4]}),
-        ("LSTM", {"activations": ["Sigmoid", "Softsign", "Relu"] * 2}),
+        ("RNN", given(["Affine", "LeakyRelu"], [0.5, 0.1], [0.25])),
+        ("RNN", given(["ScaledTanh", "HardSigmoid"], [0.5, 0.3], [0.25, 0.4])),
+        ("RNN", given(["Softsign", "Softplus"])),
+        ("RNN", given(["ThresholdedRelu", "Elu"], [0.1, 0.7])),
+        ("GRU", given(["HardSigmoid", "Relu", "Sigmoid", "Tanh"], [0.3], [0.4])),
+        ("LSTM", given(["Sigmoid", "Softsign", "Relu"] * 2)),
         ("LSTM", {"clip": 0.2}),
         ("GRU", {"clip": 0.2}),
         ("RNN", {"clip": 0.2}),
@@ -104,7 +110,9 @@ def test_half_keeps_its_state_in_single() -> None:
     assert [str(program.tensors[p.tensor].dtype) for p in program.outputs] == ["f16"] * 3
 
 
-@pytest.mark.parametrize(("op", "attrs", "nests"), [("LSTM", {}, 1), ("GRU", {}, 2), ("GRU", {"linear_before_reset": 1}, 1)])
+@pytest.mark.parametrize(
+    ("op", "attrs", "nests"), [("LSTM", {}, 1), ("GRU", {}, 2), ("GRU", {"linear_before_reset": 1}, 1)]
+)
 def test_a_step_is_few_nests(op: str, attrs: dict[str, Any], nests: int) -> None:
     rng = np.random.default_rng(0)
     model, _ = one_node(op, operands(rng, op, "forward", "B"), {"hidden_size": H, **attrs})
