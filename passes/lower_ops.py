@@ -48,7 +48,7 @@ class Lowerer:
         for value, given in zip(graph.inputs, inputs, strict=True):
             env[value.name or ""] = given
         for name, value in graph.initializers.items():
-            if name not in env or not any(i.name == name for i in graph.inputs):
+            if env.get(name) is None or not any(i.name == name for i in graph.inputs):
                 env[name] = self.initializer(name, value)
         for node in graph:
             self.node(node, env)
