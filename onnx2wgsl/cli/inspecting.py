@@ -57,7 +57,7 @@ def _inspect_artifact(artifact: Artifact, as_json: bool) -> None:
     ran = [
         (record.name, spell_statistics(record.options), spell_statistics(record.statistics)) for record in plan.passes
     ]
-    print_table(["pass", "options", "statistics"], ran, title="\npasses")
+    print_table(["pass", "options", "statistics"], ran, title="passes")
     for entry in plan.entries:
         _print_entry(entry)
 
@@ -65,19 +65,19 @@ def _inspect_artifact(artifact: Artifact, as_json: bool) -> None:
 def _print_entry(entry: Entry) -> None:
     ports = [("in", port) for port in entry.inputs] + [("out", port) for port in entry.outputs]
     print_table(
-        ["", "tensor", "dtype", "shape"],
+        ["port", "tensor", "dtype", "shape"],
         [(way, port.name, port.dtype, list(port.shape)) for way, port in ports],
-        title=f"\nentry {entry.name}",
+        title=f"entry {entry.name}",
     )
     print_table(
         ["buffer", "kind", ">size"],
         [(buffer.name, buffer.kind, spell_bytes(buffer.size)) for buffer in entry.buffers],
-        title="\nbuffers",
+        title="buffers",
     )
     print_table(
         ["step", "kernel", "grid", "ONNX nodes"],
         [(step.name, _kernels(step), _grid(step), ", ".join(step.nodes)) for step in entry.steps],
-        title=f"\n{len(entry.steps)} steps",
+        title=f"steps: {len(entry.steps)}",
     )
 
 

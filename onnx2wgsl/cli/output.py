@@ -17,6 +17,10 @@ from rich.text import Text
 from onnx2wgsl.errors import escape_name
 
 
+_UNBOUNDED = 10_000
+"""The width of tables that no terminal shows: their lines are not broken."""
+
+
 class OnProgress(Protocol):
     """What the compiler and the runtime call: what is being done, how many are done, and how many there are."""
 
@@ -47,16 +51,21 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table; columns whose name begins with `>` are aligned to the right."""
-    table = Table(title=Text(title) if title else None, title_justify="left", show_edge=False, pad_edge=False, box=None)
+    """Print a table, below a blank line and its title if it has one; a column named `>…` is aligned to the right."""
+    table = Table(show_edge=False, pad_edge=False, box=None)
     for column in columns:
-        table.add_column(Text(column.lstrip(">"), style="bold"), justify="right" if column[0] == ">" else "left")
+        table.add_column(Text(column.lstrip(">"), style="bold"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         table.add_row(*(Text(escape_name(cell)) for cell in row))
+    if title:
+        print_lines(f"\n{title}")
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 10_000
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table, width=_UNBOUNDED)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def spell_bytes(count: int) -> str:

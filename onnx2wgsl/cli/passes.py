@@ -44,7 +44,7 @@ def print_traces(traces: Sequence[PassTrace]) -> None:
     )
     refusals = [(trace.name, str(refusal)) for trace in traces for refusal in trace.refusals]
     if refusals:
-        print_table(["pass", "refused"], refusals, title=f"\n{len(refusals)} refusals")
+        print_table(["pass", "refused"], refusals, title=f"refusals: {len(refusals)}")
 
 
 def traces_as_json(traces: Sequence[PassTrace]) -> list[dict[str, Any]]:

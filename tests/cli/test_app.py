@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +15,31 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnx2wgsl.cli import main
+
 MODEL = """
 <ir_version: 10, opset_import: ["" : 17]>
 sum (float[2, 3] x, float[3] y) => (float[2, 3] z) { s = Add (x, y) z = Relu (s) }
 """
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "onnx2wgsl", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Outcome:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object) -> Outcome:
+    """Run the command line in this process."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["onnx2wgsl", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +55,11 @@ def artifact(model: Path) -> Path:
     assert outcome.returncode == 0, outcome.stderr
     assert len(json.loads(outcome.stdout)["id"]) == 64
     return model.with_name("out")
+
+
+def test_the_module_is_the_command_line() -> None:
+    command = [sys.executable, "-m", "onnx2wgsl", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("onnx2wgsl ")
 
 
 def test_usage_errors_exit_with_2(model: Path) -> None:
@@ -83,6 +107,6 @@ def test_check_lists_gaps(model: Path, tmp_path: Path) -> None:
 
 def test_inspect_shows_passes_and_steps(model: Path, artifact: Path) -> None:
     assert "lower-ops" in run("inspect", model).stdout
-    assert "1 steps" in run("inspect", artifact).stdout
+    assert "steps: 1" in run("inspect", artifact).stdout
     report = json.loads(run("inspect", artifact, "--json").stdout)
     assert [port["name"] for port in report["entries"][0]["inputs"]] == ["x", "y"]
