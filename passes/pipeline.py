@@ -11,6 +11,7 @@ from .base import Pass
 from .build_plan import BuildPlan
 from .fuse import Fuse
 from .legalize_types import LegalizeTypes
+from .merge_contractions import MergeContractions
 from .narrow_int64 import NarrowInt64
 from .place_concats import PlaceConcats
 from .plan_memory import PlanMemory
@@ -33,6 +34,7 @@ def tensor_passes(options: Options) -> Sequence[Pass[Any, Any]]:
     return [
         PlaceConcats(),
         Fuse(),
+        MergeContractions(),
         NarrowInt64(),
         SplitInt64(),
         LegalizeTypes(),
