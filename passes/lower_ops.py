@@ -31,7 +31,8 @@ FOLD_LIMIT = 1 << 24
 # Operators besides the elementwise ones that never ask for the size of an axis they do not reduce with a mask.
 LENGTH_OPERATORS = frozenset(
     "Identity Cast Transpose Squeeze Unsqueeze Reshape Flatten Slice Split Concat Expand Gather GatherND GatherElements OneHot "
-    "ReduceSum ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 MatMul Gemm If Loop".split()
+    "ReduceSum ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+    "ArgMax ArgMin Softmax LogSoftmax Shape Size MatMul Gemm If Loop".split()
 )
 
 
@@ -145,7 +146,7 @@ class Lowerer:
 
 
 def _elementwise(function: registry.Lowering | None) -> bool:
-    return function is not None and function.__module__.endswith(".elementwise")
+    return function is not None and function.__module__.endswith((".elementwise", ".activations", ".casts"))
 
 
 class _Skipped(Exception):

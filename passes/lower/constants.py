@@ -65,9 +65,11 @@ def shape(c: Context) -> Tensor:
     x = c[0]
     start, end = (clamped(c.attr(name, default), x.rank) for name, default in (("start", 0), ("end", x.rank)))
     sizes = x.shape[start : max(end, start)]
-    if x.type.length is None or start > 0 or not sizes:
+    at = x.type.length_axis - start
+    if x.type.length is None or not 0 <= at < len(sizes):
         return c.constant(np.asarray(sizes, np.int64))
-    return c.builder.concat([length_of(c, x), c.constant(np.asarray(sizes[1:], np.int64))], 0)
+    parts = [np.asarray(part, np.int64) for part in (sizes[:at], sizes[at + 1 :])]
+    return c.builder.concat([c.constant(parts[0]), length_of(c, x), c.constant(parts[1])], 0)
 
 
 def clamped(position: int, rank: int) -> int:
@@ -75,12 +77,12 @@ def clamped(position: int, rank: int) -> int:
 
 
 def length_of(c: Context, x: Tensor) -> Tensor:
-    """How many of the first axis' elements there are, as an i64 tensor of one element."""
+    """How many elements the axis has whose length depends on data, as an i64 tensor of one element."""
     assert x.type.length is not None
     length = Tensor(c.builder, x.type.length)
 
     def value(*_: IndexLike) -> Expr:
-        return ex.cast(ex.assume(length[(0,) * length.rank], 0, x.shape[0]), I64)
+        return ex.cast(ex.assume(length[(0,) * length.rank], 0, x.shape[x.type.length_axis]), I64)
 
     return c.map((1,), value)
 
@@ -90,8 +92,8 @@ def size(c: Context) -> Tensor:
     x = c[0]
     if x.type.length is None:
         return c.constant(np.asarray(x.type.count, np.int64))
-    length = length_of(c, x)
-    return c.map((), lambda: length[0] * prod(x.shape[1:]))
+    length, axis = length_of(c, x), x.type.length_axis
+    return c.map((), lambda: length[0] * prod(x.shape[:axis] + x.shape[axis + 1 :]))
 
 
 @lower("EyeLike", since=9)
@@ -122,23 +124,6 @@ def range_(c: Context) -> Tensor:
     first, last, step = (np.asarray(v).astype(wide) for v in (start, limit, delta))
     count = max(ceil(float((last - first) / step)), 0)
     return c.constant((first + np.arange(count).astype(wide) * step).astype(dtype.numpy))
-
-
-@lower("Trilu", since=14)
-def trilu(c: Context) -> Tensor:
-    """The upper (`j - i >= k`) or lower (`j - i <= k`) triangle, zero elsewhere; k may come from data."""
-    x, upper = c[0], c.attr("upper", 1)
-    if x.rank < 2:
-        raise c.refuse(f"Trilu needs a matrix, got {x.type}")
-    k = c.optional(1)
-    offset = ex.const(0, I64) if k is None else k[(0,) * k.rank]
-
-    def value(*i: Any) -> Expr:
-        diagonal = ex.index_value(i[-1] - i[-2], I64)
-        kept = diagonal >= offset if upper else diagonal <= offset
-        return ex.select(kept, x[i], ex.zero(x.dtype))
-
-    return c.map(x.shape, value)
 
 
 # Windows and mel filters, in float64 at compile time
