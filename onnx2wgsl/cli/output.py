@@ -16,7 +16,6 @@ from rich.text import Text
 
 from onnx2wgsl.errors import escape_name
 
-
 _UNBOUNDED = 10_000
 """The width of tables that no terminal shows: their lines are not broken."""
 
