@@ -47,6 +47,7 @@ class MergeContractions(Pass[Program, Program]):
             if found is not None:
                 groups.setdefault(found.key, []).append(found)
         tensors, constants = dict(program.tensors), dict(program.constants)
+        graph.tensors = tensors
         merged, refusals = 0, []
         for members in groups.values():
             if len(members) < 2:
@@ -89,7 +90,6 @@ class MergeContractions(Pass[Program, Program]):
             del tensors[name]
             return problem
         constants[name] = np.concatenate([constants[m.constant] for m in members], axis=first.dimension)
-        graph.tensors = tensors
         for m in members[1:]:
             graph.remove(m.number)
         graph.replace(first.number, nest)
