@@ -76,9 +76,14 @@ def _print_entry(entry: Entry) -> None:
     )
     print_table(
         ["step", "kernel", "grid", "ONNX nodes"],
-        [(step.name, _kernels(step), _grid(step), ", ".join(step.nodes)) for step in entry.steps],
+        [(step.name, _kernels(step), _grid(step), _spell_nodes(step)) for step in entry.steps],
         title=f"steps: {len(entry.steps)}",
     )
+
+
+def _spell_nodes(step: Step, most: int = 6) -> str:
+    rest = len(step.nodes) - most
+    return ", ".join(step.nodes[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _kernels(step: Step) -> str:

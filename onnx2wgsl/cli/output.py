@@ -16,7 +16,8 @@ from rich.text import Text
 
 from onnx2wgsl.errors import escape_name
 
-_UNBOUNDED = 10_000
+_LONGEST_CELL = 400
+_UNBOUNDED = 100_000
 """The width of tables that no terminal shows: their lines are not broken."""
 
 
@@ -55,15 +56,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for column in columns:
         table.add_column(Text(column.lstrip(">"), style="bold"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        table.add_row(*(Text(escape_name(cell)) for cell in row))
+        table.add_row(*(Text(escape_name(cell, _LONGEST_CELL)) for cell in row))
     if title:
         print_lines(f"\n{title}")
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(table)
         return
+    console.width = _UNBOUNDED
     with console.capture() as captured:
-        console.print(table, width=_UNBOUNDED)
+        console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
