@@ -187,7 +187,8 @@ def _resolve(
             raise CompileError(f"The {label} has size {dim} at axis {axis}, the shape {list(sizes)} gives {size}.")
         if isinstance(dim, str) and explicit.get(dim, size) != size:
             raise CompileError(
-                f"The {label} has dimension {quoted([dim])} at axis {axis}: its shape gives {size}, dims gives {explicit[dim]}."
+                f"The {label} has dimension {quoted([dim])} at axis {axis}: "
+                f"its shape gives {size}, dims gives {explicit[dim]}."
             )
     return sizes
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Union
 
 import onnx
 import onnx_ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx_ir.passes import common
 
 from onnx2wgsl.errors import CompileError, escape_name
 from onnx2wgsl.ir.dtypes import BY_ONNX
@@ -54,7 +55,7 @@ class LoadModel(Pass[Source, onnx_ir.Model]):
                 onnx_ir.external_data.set_base_dir(function.graph, folder)
         inlined = len(model.functions)
         if inlined:
-            model = onnx_ir.passes.common.InlinePass()(model).model
+            model = common.InlinePass()(model).model
         model.graph.sort()
         if self.from_ or self.to:
             cut(model, self.from_, self.to)
@@ -111,7 +112,7 @@ def _folder_of(model: onnx_ir.Model) -> Path | None:
 def check_versions(proto: onnx.ModelProto) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         raise CompileError(
-            f"The model has IR version {proto.ir_version}; the newest one known to onnx {onnx.__version__} is {onnx.IR_VERSION}."
+            f"The model has IR version {proto.ir_version}; the newest one known to this compiler is {onnx.IR_VERSION}."
         )
     newest = onnx.defs.onnx_opset_version()
     versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
@@ -182,9 +183,8 @@ def checked_size(label: str, dims: Sequence[int], data_type: int, limit: int) ->
     bits = prod(dims) * (dtype.bits if dtype is not None else 8)
     if bits > limit * 8:
         shown = str(list(dims)) if len(dims) <= 16 else f"of rank {len(dims)}"
-        raise CompileError(
-            f"The {label} with shape {shown} takes {-(-bits // 8)} bytes, more than the bound of {limit}."
-        )
+        size = -(-bits // 8)
+        raise CompileError(f"The {label} with shape {shown} takes {size} bytes, more than the bound of {limit}.")
     return None if dtype is None else -(-bits // 8)
 
 
@@ -360,7 +360,7 @@ def cut(model: onnx_ir.Model, start: Sequence[str], end: Sequence[str]) -> None:
         _start_at(graph, values, name)
     if end:
         graph.outputs[:] = [values[name] for name in end]
-    onnx_ir.passes.common.RemoveUnusedNodesPass()(model)
+    common.RemoveUnusedNodesPass()(model)
     unused = [v for v in graph.inputs if not v.uses() and not v.is_graph_output() and v.name not in start]
     for value in unused:
         graph.inputs.remove(value)
@@ -391,7 +391,7 @@ def _unused(values: dict[str, onnx_ir.Value], name: str) -> str:
 def _infer(model: onnx_ir.Model, values: dict[str, onnx_ir.Value]) -> None:
     """Fills in the types that ONNX infers."""
     try:
-        inferred = onnx_ir.passes.common.ShapeInferencePass()(model.clone()).model
+        inferred = common.ShapeInferencePass()(model.clone()).model
     except Exception:
         return
     for node in inferred.graph:
