@@ -19,7 +19,7 @@ from onnx2wgsl.ir.builder import Builder, Tensor
 
 from . import lower as _registered  # noqa: F401 - registers all lowerings
 from .base import Pass, PassResult
-from .lower_ops import UNKNOWN, Lowerer, declare_inputs
+from .lower_ops import UNKNOWN, Lowerer, dtype_of
 
 # Nodes whose results differ from run to run.
 RANDOM = frozenset(
@@ -53,9 +53,8 @@ class _Folder:
         self.refusals: list[str] = []
 
     def run(self) -> None:
-        for value, tensor in zip(self.graph.inputs, self._inputs(), strict=True):
-            if tensor is not None:
-                self.env[value.name or ""] = tensor
+        for value in self.graph.inputs:
+            self.env[value.name or ""] = self._input(value)
         for name, value in self.graph.initializers.items():
             self.env[name] = self.lowerer.initializer(name, value)
         queue = list(reversed(list(self.graph)))
@@ -69,24 +68,14 @@ class _Folder:
             self._annotate(node)
             self._fold(node)
 
-    def _inputs(self) -> list[Any]:
-        """Tensors of the inputs; an input without a static shape is unknown, and so is all that depends on it."""
-        static = [v.shape is not None and v.shape.is_static() for v in self.graph.inputs]
-        if all(static):
-            return declare_inputs(self.builder, self.graph)
-        inputs: list[Any] = []
-        for value, known in zip(self.graph.inputs, static, strict=True):
-            only = onnx_ir.Graph([], [], nodes=[])
-            inputs.append(UNKNOWN if not known else self._declared(only, value))
-        return inputs
-
-    def _declared(self, _: onnx_ir.Graph, value: onnx_ir.Value) -> Any:
-        from .lower_ops import dtype_of
-
+    def _input(self, value: onnx_ir.Value) -> Any:
+        """The tensor of an input; one without a static shape is unknown, and so is all that depends on it."""
         dtype = dtype_of(value)
+        if value.name in self.graph.initializers:
+            return None
         if dtype is None or value.shape is None or not isinstance(value.type, onnx_ir.TensorType):
             return UNKNOWN
-        return self.builder.tensor(dtype, value.shape.numpy(), value.name)
+        return self.builder.tensor(dtype, value.shape.numpy(), value.name) if value.shape.is_static() else UNKNOWN
 
     def _branch(self, node: onnx_ir.Node) -> onnx_ir.Graph | None:
         """The branch that an If on a constant takes."""
@@ -103,11 +92,12 @@ class _Folder:
         names = self._names()
         results = list(branch.outputs)
         branch.outputs.clear()
-        for name, value in list(branch.initializers.items()):
-            del branch.initializers[name]
-            value.name = _fresh(names, name)
+        for old, value in list(branch.initializers.items()):
+            del branch.initializers[old]
+            new = _fresh(names, old)
+            value.name = new
             self.graph.register_initializer(value)
-            self.env[value.name] = self.lowerer.initializer(value.name, value)
+            self.env[new] = self.lowerer.initializer(new, value)
         moved = list(branch)
         for inner in moved:
             branch.remove(inner)
@@ -149,8 +139,9 @@ class _Folder:
         if node.op_type in RANDOM or (node.op_type == "Constant" and not node.domain):
             return
         named = [o for o in node.outputs if o.name]
-        made = [self.env.get(o.name or "") for o in named]
-        if not named or not all(isinstance(t, Tensor) and t.value is not None for t in made):
+        found = (self.env.get(o.name or "") for o in named)
+        made = [t for t in found if isinstance(t, Tensor) and t.value is not None]
+        if not named or len(made) < len(named):
             return
         size = sum(t.type.count for t in made)
         if size > self.limit:

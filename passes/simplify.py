@@ -22,7 +22,6 @@ class Simplify(Pass[onnx_ir.Model, onnx_ir.Model]):
         before = len(graph), len(graph.initializers)
         removed = sum(_bypass(node, graph) for node in list(graph))
         common.RemoveUnusedNodesPass()(model)
-        common.RemoveUnusedFunctionsPass()(model)
         statistics = {
             "nodes removed": before[0] - len(graph),
             "identities": removed,
