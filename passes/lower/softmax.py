@@ -40,11 +40,15 @@ def row_sum(c: Context, x: Operand, rows: Rows, like: Any) -> Tensor:
     return c.reduce(rows.results, rows.over, sum_of(like), lambda i, r: x(*rows.full(i, r)))[0]
 
 
-def softmax_of(c: Context, x: Tensor, rows: Rows, log: bool = False) -> Tensor:
-    """`e^(x - m) / Σ e^(x - m)` with m the row's maximum, or its logarithm `x - m - log Σ e^(x - m)`."""
+def softmax_of(c: Context, x: Tensor, rows: Rows, log: bool = False, wide: bool = False) -> Tensor:
+    """`e^(x - m) / Σ e^(x - m)` with m the row's maximum, or its logarithm `x - m - log Σ e^(x - m)`.
+
+    With `wide` the result has the type that is computed in.
+    """
     compute = compute_type(x.dtype)
+    result = compute if wide else x.dtype
     if not rows.axes:
-        return c.map(x.shape, lambda *_: ex.const(0 if log else 1, x.dtype))
+        return c.map(x.shape, lambda *_: ex.const(0 if log else 1, result))
 
     def value(*i: ix.Index) -> Expr:
         return ex.cast(x[i], compute)
@@ -56,8 +60,8 @@ def softmax_of(c: Context, x: Tensor, rows: Rows, log: bool = False) -> Tensor:
 
     total = row_sum(c, exponential, rows, compute)
     if log:
-        return c.map(x.shape, lambda *i: ex.cast(value(*i) - top.at(*i) - ex.op("log", total.at(*i)), x.dtype))
-    return c.map(x.shape, lambda *i: ex.cast(exponential(*i) / total.at(*i), x.dtype))
+        return c.map(x.shape, lambda *i: ex.cast(value(*i) - top.at(*i) - ex.op("log", total.at(*i)), result))
+    return c.map(x.shape, lambda *i: ex.cast(exponential(*i) / total.at(*i), result))
 
 
 @lower("Softmax")
