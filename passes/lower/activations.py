@@ -7,6 +7,7 @@ from math import pi, sqrt
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import Tensor, compute_type
 from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.index import IndexLike
 
 from .elementwise import number, unary
 from .registry import Context, lower
@@ -52,7 +53,7 @@ def prelu(c: Context) -> Tensor:
         raise c.refuse(f"slope {slope.type} does not broadcast to {x.type}")
     compute = compute_type(x.dtype)
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         v = ex.cast(x[i], compute)
         return ex.cast(ex.select(v < 0, v * ex.cast(slope.at(*i), compute), v), x.dtype)
 

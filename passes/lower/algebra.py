@@ -76,7 +76,7 @@ def term_labels(c: Context, term: str, rank: int, equation: str) -> list[str]:
     """One label per axis; those under the ellipsis count from the right: `.3 .2 .1`."""
     before, ellipsis, after = term.partition("...")
     covered = rank - len(before) - len(after)
-    if covered < 0 or (covered and not ellipsis) or not (before + after).isalpha() and before + after:
+    if covered < 0 or (covered and not ellipsis) or (before + after and not (before + after).isalpha()):
         raise c.refuse(f"Einsum {equation!r}: {term!r} does not fit an input of rank {rank}")
     return [*before, *(f".{k}" for k in range(covered, 0, -1)), *after]
 
@@ -146,7 +146,7 @@ def result_size(operands: Sequence[Operand], pair: tuple[int, int], result: Sequ
 
 def finished(c: Context, operand: Operand, result: Sequence[str], dtype: DType) -> Tensor:
     """The last operand in the order and type of the result."""
-    if list(operand.labels) == list(result) and operand.tensor.dtype is dtype and operand.tensor.name not in c.input_names:
+    if list(operand.labels) == list(result) and operand.tensor.dtype is dtype:
         return operand.tensor
     sizes = operand.sizes
     return c.map([sizes[x] for x in result], lambda *i: operand.at(dict(zip(result, i, strict=True)), dtype))
@@ -164,22 +164,28 @@ def det(c: Context) -> Tensor:
     x = c[0]
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise c.refuse(f"Det needs square matrices, got {x.type}")
-    size, batch, compute = x.shape[-1], x.shape[:-2], compute_type(x.dtype)
+    size, compute = x.shape[-1], compute_type(x.dtype)
     if size > LARGEST:
         raise c.refuse(f"Det of matrices of {size}×{size}: at most {LARGEST} rows are eliminated")
     if size <= CLOSED:
-        return c.map(batch, lambda *i: ex.cast(expanded([[ex.cast(x[(*i, r, k)], compute) for k in range(size)] for r in range(size)], compute), x.dtype))
+        return expanded_tensor(c, x, None, x.dtype)
     rest = c.map(x.shape, lambda *i: ex.cast(x[i], compute))
     factor: Tensor | None = None
     while rest.shape[-1] > CLOSED:
         rest, factor = eliminated(c, rest, factor)
-    n, last = rest.shape[-1], rest
+    return expanded_tensor(c, rest, factor, x.dtype)
+
+
+def expanded_tensor(c: Context, x: Tensor, factor: Tensor | None, dtype: DType) -> Tensor:
+    """The determinant of each small matrix, times a factor."""
+    size, compute = x.shape[-1], compute_type(x.dtype)
 
     def value(*i: Any) -> Expr:
-        minor = expanded([[last[(*i, r, k)] for k in range(n)] for r in range(n)], compute)
-        return ex.cast(minor if factor is None else factor[i] * minor, x.dtype)
+        rows = [[ex.cast(x[(*i, r, k)], compute) for k in range(size)] for r in range(size)]
+        result = expanded(rows, compute)
+        return ex.cast(result if factor is None else factor[i] * result, dtype)
 
-    return c.map(batch, value)
+    return c.map(x.shape[:-2], value)
 
 
 def expanded(m: list[list[Expr]], dtype: DType) -> Expr:

@@ -120,8 +120,8 @@ def range_(c: Context) -> Tensor:
     if dtype.is_integer:
         count = max(-(-(int(limit) - int(start)) // int(delta)), 0)
         return c.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype.numpy))
-    wide = np.float64 if dtype.bits == 64 else np.float32
-    first, last, step = (np.asarray(v).astype(wide) for v in (start, limit, delta))
+    wide: Any = np.float64 if dtype.bits == 64 else np.float32
+    first, last, step = (wide(v) for v in (start, limit, delta))
     count = max(ceil(float((last - first) / step)), 0)
     return c.constant((first + np.arange(count).astype(wide) * step).astype(dtype.numpy))
 

@@ -15,6 +15,7 @@ from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import Tensor, compute_type
 from onnx2wgsl.ir.dtypes import BOOL, F32, F64, DType
 from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.index import IndexLike
 
 from .registry import Context, broadcast, lower
 
@@ -23,7 +24,7 @@ def unary(c: Context, function: Callable[[Expr], Expr]) -> Tensor:
     """A map over one tensor; f16 and bf16 compute in f32 and round once, at the end."""
     x = c[0]
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         return ex.cast(function(ex.cast(x[i], compute_type(x.dtype))), x.dtype)
 
     return c.map(x.shape, value)
@@ -40,7 +41,7 @@ def arithmetic(c: Context, function: Callable[[Expr, Expr], Expr]) -> Tensor:
     a, b = same_types(c, c[0], c[1])
     compute = compute_type(a.dtype)
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         return ex.cast(function(ex.cast(a.at(*i), compute), ex.cast(b.at(*i), compute)), a.dtype)
 
     return c.map(broadcast(c, a.shape, b.shape), value)
@@ -93,7 +94,7 @@ def pow_(c: Context) -> Tensor:
     """`Z = X ^ Y` in the type of X; the exponent has a type of its own from opset 12."""
     x, y = c[0], c[1]
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         base, exponent = x.at(*i), y.at(*i)
         if x.dtype.is_integer:
             return integer_base_power(base, exponent)
@@ -258,7 +259,7 @@ def is_inf(c: Context) -> Tensor:
     x = c[0]
     positive, negative = c.attr("detect_positive", 1), c.attr("detect_negative", 1)
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         v = widened(x[i])
         infinite = ex.op("isinf", v)
         if positive and negative:
@@ -284,7 +285,7 @@ def variadic(c: Context, name: str, compute: Callable[[DType], DType], finish: C
     dtype = same_types(c, *tensors)[0].dtype
     shape = broadcast(c, *(t.shape for t in tensors))
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         parts = [ex.cast(t.at(*i), compute(dtype)) for t in tensors]
         return ex.cast(finish(reduce(lambda a, b: ex.op(name, a, b), parts)), dtype)
 
@@ -327,7 +328,7 @@ def clip(c: Context) -> Tensor:
         if bound is not None and bound.type.count != 1:
             raise c.refuse(f"input {position} of Clip must be a scalar, got {bound.type}")
 
-    def value(*i: ex.IndexLike) -> Expr:
+    def value(*i: IndexLike) -> Expr:
         v = x[i]
         v = v if lo is None else ex.op("max", v, lo[(0,) * lo.rank])
         return v if hi is None else ex.op("min", v, hi[(0,) * hi.rank])

@@ -86,7 +86,7 @@ def batch_normalization_spatial(c: Context) -> Tensor:
 def batch_normalization_inference(c: Context) -> Tensor:
     """`x · a + b` with `a = scale / √(var + ε)` and `b = bias - mean · a`, which are constants of the channel."""
     if any(c.wants(k) for k in range(1, c.output_count)):
-        raise c.refuse("BatchNormalization before opset 14 has further outputs in training only, which it does not define")
+        raise c.refuse("BatchNormalization before opset 14 has further outputs in training, which it leaves open")
     return normalized_channels(c, *(c[k] for k in range(5)))
 
 
@@ -115,13 +115,13 @@ def batch_normalization(c: Context) -> Tensor | tuple[Tensor, ...]:
     compute, momentum = compute_type(x.dtype), c.attr("momentum", 0.9)
     rows = Rows(x.shape, tuple(k for k in range(x.rank) if k != 1), keep=False)
     kept = (channels,) if x.rank > 1 else ()
-    mean = statistics(c, value_of(x, compute), rows, compute)
+    mean = mean_of(c, value_of(x, compute), rows, compute)
 
     def squared(*i: ix.Index) -> Expr:
         distance = ex.cast(x[i], compute) - mean[i[1:2]]
         return distance * distance
 
-    variance = statistics(c, squared, rows, compute)
+    variance = mean_of(c, squared, rows, compute)
     own = [t if kept else c.map((1,), lambda *_, t=t: t[()]) for t in (mean, variance)]
     y = normalized_channels(c, x, scale, bias, *own)
 
@@ -134,11 +134,6 @@ def batch_normalization(c: Context) -> Tensor | tuple[Tensor, ...]:
         return c.map(old.shape, value)
 
     return y, moved(running_mean, own[0]), moved(running_variance, own[1])
-
-
-def statistics(c: Context, x: Operand, rows: Rows, dtype: DType) -> Tensor:
-    """A mean over all axes but the channels', without the reduced axes."""
-    return mean_of(c, x, rows, dtype)
 
 
 # Normalisations of rows
@@ -158,7 +153,7 @@ def stash_type(c: Context, x: Tensor) -> DType:
 
 @lower("LayerNormalization", since=17)
 def layer_normalization(c: Context) -> tuple[Any, ...]:
-    """`(x - mean) / √(var + ε) · scale + bias` over the axes from `axis` on; also the mean and the inverse deviation."""
+    """`(x - mean) / √(var + ε) · scale + bias` over the axes from `axis` on; also the mean and `1 / √(var + ε)`."""
     x, scale, bias = c[0], c[1], c.optional(2)
     rows, compute, epsilon = trailing_rows(c, x), stash_type(c, x), c.attr("epsilon", 1e-5)
     mean, variance = moments(c, value_of(x, compute), rows, compute)
@@ -169,8 +164,11 @@ def layer_normalization(c: Context) -> tuple[Any, ...]:
         return ex.cast(y if bias is None else y + ex.cast(bias.at(*i), compute), x.dtype)
 
     stash = BY_ONNX.get(int(c.attr("stash_type", 1)), F32)
-    further = [c.map(t.shape, lambda *i, t=t: ex.cast(t[i], stash)) if c.wants(k) else None for k, t in ((1, mean), (2, inverse))]
-    return (c.map(x.shape, value), *further)
+
+    def stashed(position: int, t: Tensor) -> Tensor | None:
+        return c.map(t.shape, lambda *i: ex.cast(t[i], stash)) if c.wants(position) else None
+
+    return c.map(x.shape, value), stashed(1, mean), stashed(2, inverse)
 
 
 @lower("RMSNormalization", since=23)
@@ -216,7 +214,7 @@ def group_normalization(c: Context) -> Tensor:
         raise c.refuse(f"GroupNormalization of {x.type} in {groups} groups")
     expected = (groups,) if per_group else (channels,)
     if scale.shape != expected or bias.shape != expected:
-        raise c.refuse(f"GroupNormalization needs scale and bias of shape {list(expected)}, got {scale.type}, {bias.type}")
+        raise c.refuse(f"GroupNormalization needs scale and bias of {list(expected)}, got {scale.type} and {bias.type}")
     size, epsilon = channels // groups, c.attr("epsilon", 1e-5)
     compute = compute_type(x.dtype) if per_group else stash_type(c, x)
     rows = Rows((x.shape[0], groups, size, *x.shape[2:]), tuple(range(2, x.rank + 1)))

@@ -164,12 +164,15 @@ def reduce_log_sum_exp(c: Context) -> Tensor:
     def shift(m: Expr, *_: Index) -> Expr:
         return ex.select(ex.op("isinf", m), ex.zero(compute), m)
 
-    top = c.reduce(rows.results, rows.over, max_of(compute), lambda i, r: ex.cast(x[rows.full(i, r)], compute), shift)[0]
+    def value(i: Sequence[Index], r: Sequence[Index]) -> Expr:
+        return ex.cast(x[rows.full(i, r)], compute)
+
+    top = c.reduce(rows.results, rows.over, max_of(compute), value, shift)[0]
     return c.reduce(
         rows.results,
         rows.over,
         sum_of(compute),
-        lambda i, r: ex.op("exp", ex.cast(x[rows.full(i, r)], compute) - top[i]),
+        lambda i, r: ex.op("exp", value(i, r) - top[i]),
         lambda acc, *i: ex.cast(top[i] + ex.op("log", acc), x.dtype),
     )[0]
 
