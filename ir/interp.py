@@ -126,14 +126,13 @@ class _Machine:
         inner = grid.extend(step.axes)
         if isinstance(step, Contract):
             return [self.contract(step, grid, inner)]
-        used = frozenset().union(*(b.free for b in step.body))
-        outer = [n if a.name in used else 1 for a, n in zip(grid.axes, grid.shape, strict=True)]
-        shape = (*outer, *inner.shape[len(outer) :])
-        state = []
-        for body, dtype in zip(step.body, step.monoid.dtypes, strict=True):
-            value = np.broadcast_to(np.asarray(inner.eval(body), self.numpy_dtype(dtype)), shape)
-            state.append(value.reshape(*outer, -1))
-        folded = zip(fold(self, step.monoid, state), step.monoid.dtypes, strict=True)
+        values = [np.asarray(inner.eval(b), self.numpy_dtype(d)) for b, d in zip(step.body, step.dtypes, strict=True)]
+        rank, outer_rank = len(inner.axes), len(grid.axes)
+        extents = np.broadcast_shapes(*((1,) * (rank - v.ndim) + v.shape for v in values))
+        outer = extents[:outer_rank]
+        shape = (*outer, *inner.shape[outer_rank:])
+        state = [np.broadcast_to(v, shape).reshape(*outer, -1) for v in values]
+        folded = zip(fold(self, step.monoid, state), step.dtypes, strict=True)
         return [np.broadcast_to(np.asarray(v, self.numpy_dtype(d)), grid.shape) for v, d in folded]
 
     def contract(self, step: Contract, grid: Grid, inner: Grid) -> Array:

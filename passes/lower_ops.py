@@ -18,7 +18,7 @@ from onnx2wgsl.ir.builder import Builder, Tensor
 from onnx2wgsl.ir.dtypes import BY_ONNX, DType, from_numpy
 from onnx2wgsl.ir.interp import evaluate, valid_part
 from onnx2wgsl.ir.lengths import LengthError
-from onnx2wgsl.ir.program import Port, Program, TensorType, all_nodes
+from onnx2wgsl.ir.program import Node, Port, Program, TensorType, all_nodes
 
 from .lower import registry
 
@@ -95,21 +95,26 @@ class Lowerer:
                 env[output.name] = value
 
     def fold_since(self, before: int) -> None:
-        """Evaluates the nodes emitted since `before` where they read constants only."""
-        program, new = self.builder.program, self.builder.nodes[before:]
-        made = {name for node in new for name in node.writes}
-        if not new or any(r not in program.constants and r not in made for n in all_nodes(new) for r in n.reads):
-            return
+        """Evaluates the nodes emitted since `before` that read constants only, one by one."""
+        kept = [node for node in self.builder.nodes[before:] if not self.fold(node)]
+        self.builder.nodes[before:] = kept
+
+    def fold(self, node: Node) -> bool:
+        """Turns what a node writes into constants, if what it reads is constant and the result not too large."""
+        program = self.builder.program
+        made = {name for inner in all_nodes((node,)) for name in inner.writes}
+        reads = {r for inner in all_nodes((node,)) for r in inner.reads}
+        if any(r not in program.constants and r not in made for r in reads):
+            return False
         if sum(program.tensors[name].count for name in made) > FOLD_LIMIT:
-            return
-        reads = {r for n in all_nodes(new) for r in n.reads if r in program.constants}
-        part = Program(program.tensors, {r: program.constants[r] for r in reads}, (), (), tuple(new))
-        values = evaluate(part, {})
-        for name in made:
+            return False
+        constants = {r: program.constants[r] for r in reads if r in program.constants}
+        values = evaluate(Program(program.tensors, constants, (), (), (node,)), {})
+        for name in node.writes:
             value = np.asarray(valid_part(program, values, name))
             program.constants[name] = value
             program.tensors[name] = TensorType(program.tensors[name].dtype, value.shape)
-        del self.builder.nodes[before:]
+        return True
 
     def lowered(self, node: onnx_ir.Node, inputs: list[Any], names: list[str], env: dict[str, Any]) -> list[Any]:
         version = self.opsets.get(node.domain, self.opsets.get("", 1))

@@ -38,7 +38,7 @@ def may_repeat(arithmetic: int, large_loads: int, readers: int, multiplicity: fl
 
 def may_feed_contraction(arithmetic: int, loads: int, large_loads: int, multiplicity: float) -> bool:
     """Whether a map may be computed inside of a contraction's operand."""
-    if loads > 4 or large_loads > 1:
+    if loads > 6 or large_loads > 1:
         return False
     return arithmetic == 0 or arithmetic <= CHEAP and multiplicity <= 16
 

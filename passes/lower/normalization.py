@@ -94,11 +94,15 @@ def normalized_channels(c: Context, x: Tensor, scale: Tensor, bias: Tensor, mean
     needs_channels(c, x, scale, bias, mean, variance)
     compute, epsilon = compute_type(x.dtype), c.attr("epsilon", 1e-5)
 
+    def part(t: Tensor, i: tuple[ix.Index, ...]) -> Expr:
+        return ex.cast(t[i], compute)
+
+    factor = c.map(scale.shape, lambda *i: part(scale, i) * inverse_root(part(variance, i), epsilon))
+    offset = c.map(scale.shape, lambda *i: part(bias, i) - part(mean, i) * factor[i])
+
     def value(*i: ix.Index) -> Expr:
         channel = channel_of(i)
-        s, b, m, v = (ex.cast(t[channel], compute) for t in (scale, bias, mean, variance))
-        factor = s * inverse_root(v, epsilon)
-        return ex.cast(ex.cast(x[i], compute) * factor + (b - m * factor), x.dtype)
+        return ex.cast(ex.cast(x[i], compute) * factor[channel] + offset[channel], x.dtype)
 
     return c.map(x.shape, value)
 
