@@ -133,6 +133,13 @@ def test_resize_interpolated(transform: str, mode: str, scales: list[float]) -> 
     check("Resize", [normal(rng, 1, 2, 5, 7), None, np.array(scales, np.float32)], attrs, constant=[2], atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [[1, 1, 1.4, 2.4], [1, 1, 0.1, 1]])
+def test_sizes_by_scale_round_in_single_precision(mode: str, scales: list[float]) -> None:
+    x = normal(np.random.default_rng(0), 1, 2, 5, 8)
+    check("Resize", [x, None, np.array(scales, np.float32)], {"mode": mode}, constant=[2], atol=1e-4)
+
+
 @pytest.mark.parametrize("exclude", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("sizes", [[1, 2, 3, 4], [1, 2, 4, 15], [1, 2, 12, 3]])

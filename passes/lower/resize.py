@@ -131,13 +131,15 @@ def sampling(o: Options, size: int, out: int, scale: float, roi: tuple[float, fl
         weight = np.where((where < 0) | (where >= size), 0.0, weight)
     if o.exclude_outside or o.antialias:
         weight = weight / weight.sum(axis=1, keepdims=True)
-    used = (weight != 0).any(axis=0)
+    used = (weight != 0).any(axis=0) if out else taps == 0
     position = np.clip(where, 0, size - 1).astype(np.int32)
     return Sampling(size, out, position[:, used], weight[:, used], outside)
 
 
 def affine(s: Sampling) -> tuple[int, int, int] | None:
     """(a, b, d) with position = (a·o + b) // d for every output of a nearest axis, or None."""
+    if not s.out:
+        return 1, 0, 1
     position, o = s.position[:, 0].astype(np.int64), np.arange(s.out)
     common = math.gcd(s.size, s.out)
     candidates = [(s.size // common, s.out // common)]
@@ -240,6 +242,11 @@ def options(c: Context) -> Options:
     return found
 
 
+def scaled_size(size: int, scale: float) -> int:
+    """The size that a scale gives, in single precision: 5 elements times 1.4 are 7, though 1.4 rounds down."""
+    return math.floor(F(size) * F(scale))
+
+
 def sized_axes(c: Context, x: Tensor) -> tuple[list[int], list[int], list[float]]:
     """The resized axes with their output sizes and scales, from `scales` or `sizes`."""
     axes = [c.axis(int(a), x.rank) for a in c.attr("axes") or range(x.rank)]
@@ -248,7 +255,7 @@ def sized_axes(c: Context, x: Tensor) -> tuple[list[int], list[int], list[float]
         if scales.size != len(axes):
             raise c.refuse(f"{scales.size} scales are given for {len(axes)} axes")
         factors = [float(s) for s in scales.reshape(-1)]
-        return axes, [math.floor(x.shape[a] * s) for a, s in zip(axes, factors, strict=True)], factors
+        return axes, [scaled_size(x.shape[a], s) for a, s in zip(axes, factors, strict=True)], factors
     if sizes is None or sizes.size != len(axes):
         raise c.refuse(f"neither scales nor sizes are given for {len(axes)} axes")
     wanted = [int(s) for s in sizes.reshape(-1)]
@@ -289,7 +296,7 @@ def scaled(c: Context, x: Tensor, scales: Sequence[float]) -> Tensor:
         raise c.refuse(f"mode {mode} is not known")
     o = Options("nearest" if mode == "nearest" else "linear", "asymmetric", "simple", 0.0, False, False, 0.0)
     found = {
-        a: sampling(o, n, math.floor(n * s), s, (0.0, 1.0))
+        a: sampling(o, n, scaled_size(n, s), s, (0.0, 1.0))
         for a, (n, s) in enumerate(zip(x.shape, scales, strict=True))
         if s != 1
     }
