@@ -7,7 +7,8 @@ nodes that cannot be lowered are collected; the nodes that depend on them are sk
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from onnx2wgsl.ir.interp import evaluate, valid_part
 from onnx2wgsl.ir.lengths import LengthError
 from onnx2wgsl.ir.program import Node, Port, Program, TensorType, all_nodes
 
+from .base import Pass, PassResult
 from .lower import registry
 
 UNKNOWN = object()
@@ -125,7 +127,7 @@ class Lowerer:
         if function is None:
             return self.expanded(node, inputs, version)
         context = registry.Context(
-            self.builder, node, inputs, version, lambda g, given: self.graph(g, given, env), names
+            self.builder, node, inputs, version, lambda g, given: self.graph(g, given, env), names, self.gaps
         )
         result = function(context)
         return list(result) if isinstance(result, tuple) else [result]
@@ -275,4 +277,11 @@ def _outputs(builder: Builder, graph: onnx_ir.Graph, values: list[Any]) -> list[
     return ports
 
 
-__all__ = ["UNKNOWN", "Lowerer", "declare_inputs", "from_numpy", "lower_model"]
+@dataclass(frozen=True)
+class LowerOps(Pass[onnx_ir.Model, Program]):
+    name: ClassVar[str] = "lower-ops"
+
+    def run(self, program: onnx_ir.Model) -> PassResult[Program]:
+        result = lower_model(program)
+        nests = sum(1 for _ in all_nodes(result.nodes))
+        return PassResult(result, True, {"onnx_nodes": len(program.graph), "nests": nests})

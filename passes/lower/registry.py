@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union
 import numpy as np
 import onnx_ir
 
+from onnx2wgsl.errors import Gap
 from onnx2wgsl.ir.builder import Builder, Tensor
 from onnx2wgsl.ir.dtypes import BY_ONNX, DType
 
@@ -69,6 +70,7 @@ class Context:
     version: int
     lower_graph: Callable[[onnx_ir.Graph, Sequence[Any]], list[Any]]
     input_names: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
     @property
     def op(self) -> str:
