@@ -6,7 +6,6 @@ from math import ceil, pi, prod
 from typing import Any
 
 import numpy as np
-import onnx_ir
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import Tensor
@@ -31,22 +30,8 @@ def constant(c: Context) -> Tensor:
         if one is not None or many is not None:
             return c.constant(np.asarray(one if many is None else many, numpy))
     if "sparse_value" in c.node.attributes:
-        return c.constant(dense(c, c.node.attributes["sparse_value"].value))
+        raise c.refuse("a sparse constant has no tensor on the GPU")
     raise c.refuse("a constant of strings has no tensor on the GPU")
-
-
-def dense(c: Context, sparse: Any) -> np.ndarray[Any, Any]:
-    """A sparse tensor (values, and flat or per-dimension positions) as an array."""
-    proto = sparse if hasattr(sparse, "dims") else onnx_ir.to_proto(sparse)
-    values, where = (onnx_ir.from_proto(p).numpy() for p in (proto.values, proto.indices))
-    if values.dtype not in (d.numpy for d in BY_ONNX.values()):
-        raise c.refuse("a constant of strings has no tensor on the GPU")
-    result = np.zeros(tuple(proto.dims), values.dtype)
-    if where.ndim == 1:
-        result.reshape(-1)[where] = values
-    else:
-        result[tuple(where.T)] = values
-    return result
 
 
 @lower("ConstantOfShape", since=9)
