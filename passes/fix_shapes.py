@@ -86,7 +86,7 @@ def _check_names(option: str, given: Mapping[str, Any], inputs: Mapping[str, Any
     for name in given:
         if name not in inputs:
             known = f" The inputs are {quoted(inputs)}." if len(inputs) <= 20 else ""
-            raise CompileError(f"{option}: the model has no input {quoted([name])}{nearest(name, inputs)}.{known}")
+            raise CompileError(f"{option}: the model has no input {quoted([name])}{nearest(name, inputs)}{known}")
 
 
 def _check_dims(dims: Mapping[str, int], inputs: Mapping[str, onnx_ir.Value]) -> None:
@@ -96,7 +96,7 @@ def _check_dims(dims: Mapping[str, int], inputs: Mapping[str, onnx_ir.Value]) ->
             listed = (
                 f" The named dimensions are {quoted(sorted(known))}." if known else " The inputs name no dimensions."
             )
-            raise CompileError(f"dims: no input has a dimension {quoted([name])}{nearest(name, known)}.{listed}")
+            raise CompileError(f"dims: no input has a dimension {quoted([name])}{nearest(name, known)}{listed}")
 
 
 def _size(label: str, value: Any) -> int:

@@ -68,9 +68,9 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that is most like an unknown one, or nothing."""
+    """The end of a sentence: a hint at the known name that is most like an unknown one, or a full stop."""
     found = get_close_matches(name[:200], [k[:200] for k in known], 1, 0.5)
-    return f'; did you mean "{escape_name(found[0])}"?' if found else ""
+    return f'; did you mean "{escape_name(found[0])}"?' if found else "."
 
 
 def read(source: Any) -> tuple[onnx.ModelProto, Path | None]:
@@ -278,7 +278,7 @@ def check_graph(graph: onnx.GraphProto, context: Any, outer: frozenset[str], fun
         for name in node.input:
             if name and name not in visible:
                 label = f"{escape_name(node.op_type)} node {quoted([node.name])}"
-                raise CompileError(f"The {label} reads {quoted([name])}, which nothing makes{nearest(name, visible)}.")
+                raise CompileError(f"The {label} reads {quoted([name])}, which nothing makes{nearest(name, visible)}")
         graphs = [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
         for inner in graphs:
             check_graph(inner, context, visible, functions)
@@ -292,7 +292,7 @@ def _check_outputs(graph: onnx.GraphProto, visible: frozenset[str]) -> None:
     for value in graph.output:
         if value.name not in visible:
             raise CompileError(
-                f"The graph's output {quoted([value.name])} is made by no node{nearest(value.name, visible)}."
+                f"The graph's output {quoted([value.name])} is made by no node{nearest(value.name, visible)}"
             )
 
 
@@ -353,7 +353,7 @@ def cut(model: onnx_ir.Model, start: Sequence[str], end: Sequence[str]) -> None:
     values.update({o.name or "": o for node in graph for o in node.outputs if o.name})
     for name in (*start, *end):
         if name not in values:
-            raise CompileError(f"The graph has no tensor {quoted([name])} to cut at{nearest(name, values)}.")
+            raise CompileError(f"The graph has no tensor {quoted([name])} to cut at{nearest(name, values)}")
     if any(values[n].type is None for n in (*start, *end)):
         _infer(model, values)
     for name in start:

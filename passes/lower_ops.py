@@ -106,6 +106,7 @@ class Lowerer:
         program = self.builder.program
         made = {name for inner in all_nodes((node,)) for name in inner.writes}
         reads = {r for inner in all_nodes((node,)) for r in inner.reads}
+        reads |= {length for name in made if (length := program.tensors[name].length) is not None}
         if any(r not in program.constants and r not in made for r in reads):
             return False
         if sum(program.tensors[name].count for name in made) > FOLD_LIMIT:
