@@ -8,6 +8,7 @@ are added up scope by scope, from the outermost in.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -221,7 +222,7 @@ class Emitter:
             case ix.Var():
                 return ex.variable(atom.name, I32)
             case ix.Param():
-                return ex.variable(f"u.{atom.name}", I32)
+                return ex.variable("u." + uniform_field(atom.name), I32)
             case ix.Value():
                 return self.converted_index(self.value(atom.expr))
             case ix.Div():
@@ -238,6 +239,11 @@ class Emitter:
 
     def converted_index(self, value: Expr) -> Expr:
         return value if value.dtype is I32 else ex.machine("cast", (value,), I32)
+
+
+def uniform_field(name: str) -> str:
+    """The WGSL name of the uniform field of a parameter."""
+    return re.sub(r"\W", "_", name)
 
 
 def _i32(value: Expr | int) -> Expr:

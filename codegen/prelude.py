@@ -59,8 +59,8 @@ _FUNCTIONS: dict[str, str] = {
   }
   if (a < 0.0 && !whole) { return bitcast<f32>(nan_bits); }
   let size = exp_f32(b * log_f32(abs(a)));
-  let precise = pow(abs(a), b);
-  let best = select(size, precise, size > 1e-30 && size < 1e30);
+  let direct = pow(abs(a), b);
+  let best = select(size, direct, size > 1e-30 && size < 1e30);
   return select(best, -best, a < 0.0 && odd);
 }""",
     "erf_f32": """fn erf_f32(x: f32) -> f32 {

@@ -119,6 +119,8 @@ class Printer:
                 return self.place(e.attr, e.args[0], e.dtype)
             case "lane":
                 return f"{self.text(e.args[0])}.{'xyzw'[e.args[1].attr]}"
+            case "vec":
+                return f"{type_name(e.dtype)}({', '.join(self.text(a) for a in e.args)})"
         return self.operator(e, [self.text(a) for a in e.args])
 
     def operator(self, e: Expr, args: list[str]) -> str:

@@ -36,4 +36,5 @@ class Pass(Generic[P, Q]):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        """The pass's fields by name, without what it shares with other runs (fields that do not print)."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]

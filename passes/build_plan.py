@@ -9,9 +9,10 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from onnx2wgsl.codegen.storage import byte_size, root, storage_of
+from onnx2wgsl.codegen.emitter import uniform_field
+from onnx2wgsl.codegen.storage import root, storage_of
 from onnx2wgsl.codegen.wgsl import Bound, element_types, print_kernel
 from onnx2wgsl.errors import escape_name
 from onnx2wgsl.ir import program as l1
@@ -30,7 +31,6 @@ from onnx2wgsl.ir.plan import (
     State,
     Step,
     Variant,
-    Weight,
     layout_signature,
 )
 from onnx2wgsl.ir.plan import Kernel as PlanKernel
@@ -41,34 +41,30 @@ from .base import Pass, PassResult
 
 @dataclass
 class BuiltEntry:
-    """One entry, the kernels that it uses, and its weights with their buffers."""
+    """One entry; its kernels and weights are in the pools that it was built with."""
 
     entry: Entry
-    kernels: tuple[PlanKernel, ...]
-    weight_buffers: tuple[Buffer, ...]
-    weights: tuple[Weight, ...]
-    constants: dict[str, Any]
     memory: dict[str, int]
 
 
 @dataclass(frozen=True)
 class BuildPlan(Pass[BoundProgram, BuiltEntry]):
-    """`entry` is the entry's name; `states` are (input, output) names; `inputs` the model's input names that are bound."""
+    """`entry` is the entry's name, `states` are (input, output) names, `bound` the inputs that were made constants."""
 
     entry: str = "main"
     states: tuple[tuple[str, str], ...] = ()
     bound: tuple[str, ...] = ()
+    kernels: KernelPool = field(default_factory=lambda: KernelPool(), repr=False)
     name: ClassVar[str] = "build-plan"
 
     def run(self, program: BoundProgram) -> PassResult[BuiltEntry]:
-        kernels = _Kernels()
         uniforms = _Uniforms()
-        steps = [self.step(program, s, k, kernels, uniforms) for k, s in enumerate(program.steps)]
+        steps = [self.step(program, s, k, self.kernels, uniforms) for k, s in enumerate(program.steps)]
         placed = program.placed
         buffers = list(placed.buffers)
         if uniforms.data:
             buffers.append(Buffer("uniforms", len(uniforms.data), "uniform"))
-        requires = _requires([*buffers, *placed.weight_buffers], steps)
+        requires = _requires(buffers, steps)
         entry = Entry(
             self.entry,
             tuple(buffers),
@@ -81,22 +77,15 @@ class BuildPlan(Pass[BoundProgram, BuiltEntry]):
             requires=requires,
             baseline_requires=requires,
         )
-        weights = _weights(program)
-        built = BuiltEntry(
-            entry,
-            kernels.finished(),
-            tuple(placed.weight_buffers),
-            weights,
-            {n: placed.program.constants[n] for n in placed.weights},
-            placed.memory,
-        )
-        return PassResult(built, True, {"steps": len(steps), "kernels": len(built.kernels), **placed.memory})
+        distinct = {v.kernel for s in steps for v in s.variants}
+        statistics = {"steps": len(steps), "kernels": len(distinct), **placed.memory}
+        return PassResult(BuiltEntry(entry, placed.memory), True, statistics)
 
     def step(
-        self, program: BoundProgram, bound: BoundStep, number: int, kernels: _Kernels, uniforms: _Uniforms
+        self, program: BoundProgram, bound: BoundStep, number: int, kernels: KernelPool, uniforms: _Uniforms
     ) -> Step:
         step, bindings = bound.step, bound.bindings
-        fields = tuple(n for n, _ in step.uniforms)
+        fields = tuple(uniform_field(n) for n, _ in step.uniforms)
         if fields:
             offset, size = uniforms.slice(tuple(v for _, v in step.uniforms))
             bindings = (*bindings, Binding(UNIFORM_SLOT_START, "uniform", "uniform", "uniforms", offset, size))
@@ -122,7 +111,7 @@ def _views(program: BoundProgram, bound: BoundStep, kernel: Kernel) -> dict[str,
 
 
 @dataclass
-class _Kernels:
+class KernelPool:
     """Distinct kernels by their text, with all the nodes that they serve."""
 
     found: dict[str, tuple[str, Kernel, tuple[Declaration, ...], dict[str, None]]] = field(default_factory=dict)
@@ -174,17 +163,6 @@ def _port(program: BoundProgram, port: l1.Port) -> Port:
         lengths = (Length(t.length_axis, where.buffer, where.offset),)
     size = t.count * t.dtype.bits // 8 if t.dtype.bits >= 8 else -(-t.count * t.dtype.bits // 8)
     return Port(port.name, t.dtype.name, t.shape, region.buffer if region else None, size, lengths)
-
-
-def _weights(program: BoundProgram) -> tuple[Weight, ...]:
-    placed = program.placed
-    result, stream = [], 0
-    for name in placed.weights:
-        t, region = placed.program.tensors[name], placed.regions[name]
-        size = byte_size(t)
-        result.append(Weight(name, t.dtype.name, t.shape, region.buffer, region.offset, size, stream))
-        stream += size
-    return tuple(result)
 
 
 def _requires(buffers: Sequence[Buffer], steps: Sequence[Step]) -> Requires:

@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .assign_bindings import AssignBindings
 from .base import Pass
-from .build_plan import BuildPlan
+from .build_plan import BuildPlan, KernelPool
+from .fix_shapes import FixShapes
+from .fold_constants import FoldConstants
 from .fuse import Fuse
 from .legalize_types import LegalizeTypes
+from .load_model import LoadModel
+from .lower_ops import LowerOps
 from .merge_contractions import MergeContractions
 from .narrow_int64 import NarrowInt64
 from .place_concats import PlaceConcats
-from .plan_memory import PlanMemory
+from .plan_memory import PlanMemory, WeightPool
 from .schedule import Schedule
+from .simplify import Simplify
 from .split_int64 import SplitInt64
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choices of a compilation that passes take as their options."""
+    """What one entry is compiled with; the pools hold what the entries of an artifact share."""
 
-    memory: str = "fast"
     entry: str = "main"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    bind: Mapping[str, Any] = field(default_factory=dict)
     states: tuple[tuple[str, str], ...] = ()
-    bound: tuple[str, ...] = ()
+    from_: tuple[str, ...] = ()
+    to: tuple[str, ...] = ()
+    memory: str = "fast"
+    weights: WeightPool = field(default_factory=WeightPool)
+    kernels: KernelPool = field(default_factory=KernelPool)
 
 
-def tensor_passes(options: Options) -> Sequence[Pass[Any, Any]]:
-    """From the tensor program to the plan."""
+def passes(options: Options) -> Sequence[Pass[Any, Any]]:
+    """All passes, from the model to the plan."""
     return [
+        LoadModel(options.from_, options.to),
+        FixShapes(options.dims, options.input_shapes, options.bind),
+        FoldConstants(),
+        Simplify(),
+        LowerOps(),
         PlaceConcats(),
         Fuse(),
         MergeContractions(),
@@ -39,7 +55,7 @@ def tensor_passes(options: Options) -> Sequence[Pass[Any, Any]]:
         SplitInt64(),
         LegalizeTypes(),
         Schedule(),
-        PlanMemory(options.memory),
+        PlanMemory(options.memory, options.weights),
         AssignBindings(),
-        BuildPlan(options.entry, options.states, options.bound),
+        BuildPlan(options.entry, options.states, tuple(sorted(options.bind)), options.kernels),
     ]

@@ -8,15 +8,17 @@ no contraction or reduction writes an arena that it reads, and `compact` puts al
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from onnx2wgsl.codegen.storage import byte_size, root
 from onnx2wgsl.ir.kernel import KernelProgram
-from onnx2wgsl.ir.plan import DEFAULT_LIMITS, OFFSET_ALIGNMENT, Buffer
+from onnx2wgsl.ir.plan import DEFAULT_LIMITS, OFFSET_ALIGNMENT, Buffer, Weight
+from onnx2wgsl.ir.program import TensorType
 
 from .base import Pass, PassResult
 
@@ -32,14 +34,72 @@ class Region(NamedTuple):
 
 
 @dataclass
+class WeightPool:
+    """The weights of an artifact, which its entries share: one region for each content, in the order of the stream."""
+
+    weights: list[Weight] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    found: dict[tuple[bytes, str], Region] = field(default_factory=dict)
+    stream: int = 0
+
+    def add(self, name: str, t: TensorType, value: Any) -> Region:
+        """The region of a constant; equal contents share one."""
+        array = np.ascontiguousarray(value)
+        key = (hashlib.sha256(array.view(np.uint8).reshape(-1).data if array.size else b"").digest(), t.dtype.name)
+        if key not in self.found:
+            self.found[key] = self._place(name, t, array)
+        return self.found[key]
+
+    def _place(self, name: str, t: TensorType, array: Any) -> Region:
+        size = byte_size(t)
+        bound = aligned(size, 16)
+        if not self.sizes or aligned(self.sizes[-1]) + bound > DEFAULT_LIMITS["maxBufferSize"]:
+            self.sizes.append(0)
+        offset = aligned(self.sizes[-1])
+        self.sizes[-1] = offset + bound
+        buffer = f"weights{len(self.sizes) - 1}"
+        self.weights.append(Weight(name, t.dtype.name, t.shape, buffer, offset, size, self.stream))
+        self.arrays.append(array)
+        self.stream += size
+        return Region(buffer, offset, bound)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(Buffer(f"weights{k}", size, "weights") for k, size in enumerate(self.sizes))
+
+    def blobs(self) -> list[Any]:
+        """The bytes of the weights in the order of the stream, each padded to a multiple of 4."""
+        result: list[Any] = []
+        for weight, array in zip(self.weights, self.arrays, strict=True):
+            packed = pack_elements(array)
+            result.append(packed)
+            if packed.nbytes < weight.size:
+                result.append(bytes(weight.size - packed.nbytes))
+        return result
+
+
+def pack_elements(array: Any) -> Any:
+    """The bytes of an array as ONNX packs them: types narrower than a byte share bytes, lowest bits first."""
+    name = array.dtype.name
+    bits = 4 if name in ("int4", "uint4", "float4_e2m1fn") else 2 if name in ("int2", "uint2") else 8
+    flat = array.reshape(-1)
+    if bits == 8:
+        return flat.view(np.uint8)
+    codes = flat.view(np.uint8) & ((1 << bits) - 1)
+    per_byte = 8 // bits
+    codes = np.concatenate([codes, np.zeros(-len(codes) % per_byte, np.uint8)]).reshape(-1, per_byte)
+    return np.bitwise_or.reduce(codes << (np.arange(per_byte, dtype=np.uint8) * bits), axis=1).astype(np.uint8)
+
+
+@dataclass
 class PlacedProgram:
-    """Kernels with the region of every tensor; `weights` are the constants in the order of the weight stream."""
+    """Kernels with the region of every tensor."""
 
     program: KernelProgram
     regions: dict[str, Region]
     buffers: list[Buffer]
-    weight_buffers: list[Buffer]
-    weights: list[str]
+    pool: WeightPool
     memory: dict[str, int] = field(default_factory=dict)
 
 
@@ -53,14 +113,17 @@ class Life(NamedTuple):
 @dataclass(frozen=True)
 class PlanMemory(Pass[KernelProgram, PlacedProgram]):
     policy: str = "fast"
+    pool: WeightPool = field(default_factory=WeightPool, repr=False)
     name: ClassVar[str] = "plan-memory"
 
     def run(self, program: KernelProgram) -> PassResult[PlacedProgram]:
         fixed = {p.tensor for p in (*program.inputs, *program.outputs)}
-        result = PlacedProgram(program, {}, [], [], [])
+        result = PlacedProgram(program, {}, [], self.pool)
         _place_ports(program, result)
         used = {s.bound(n) for s in program.steps for n in (*s.reads, *s.writes)}
-        _place_weights(program, result, [c for c in program.constants if c in used and c not in fixed])
+        weights = [c for c in program.constants if c in used and c not in fixed]
+        for name in weights:
+            result.regions[name] = self.pool.add(name, program.tensors[name], program.constants[name])
         lives = lifetimes(program, fixed | set(program.constants))
         colours = _colours(program, lives) if self.policy == "fast" else {life.name: 0 for life in lives}
         for colour in sorted(set(colours.values())):
@@ -70,7 +133,7 @@ class PlanMemory(Pass[KernelProgram, PlacedProgram]):
             for life in members:
                 result.regions[life.name] = Region(f"arena{colour}", offsets[life.name], life.size)
         result.memory = {
-            "weights": sum(b.size for b in result.weight_buffers),
+            "weights": sum({result.regions[n]: byte_size(program.tensors[n]) for n in weights}.values()),
             "arena": sum(b.size for b in result.buffers if b.kind == "arena"),
             "largest_live_set": largest_live(lives, len(program.steps)),
             "sum_of_intermediates": sum(life.size for life in lives),
@@ -90,22 +153,6 @@ def _place_ports(program: KernelProgram, result: PlacedProgram) -> None:
                 name = f"{kind}{k}"
                 result.buffers.append(Buffer(name, size, kind))
                 result.regions[port.tensor] = Region(name, 0, size)
-
-
-def _place_weights(program: KernelProgram, result: PlacedProgram, names: Sequence[str]) -> None:
-    """Constants one after another, in as many buffers as the default size limit of a buffer asks for."""
-    limit = DEFAULT_LIMITS["maxBufferSize"]
-    offset, index = 0, 0
-    for name in names:
-        size = aligned(byte_size(program.tensors[name]), 16)
-        if offset and offset + size > limit:
-            result.weight_buffers.append(Buffer(f"weights{index}", offset, "weights"))
-            offset, index = 0, index + 1
-        result.regions[name] = Region(f"weights{index}", offset, size)
-        result.weights.append(name)
-        offset = aligned(offset + size)
-    if offset:
-        result.weight_buffers.append(Buffer(f"weights{index}", offset, "weights"))
 
 
 def lifetimes(program: KernelProgram, fixed: set[str]) -> list[Life]:

@@ -214,13 +214,24 @@ def resample(c: Context, x: Tensor, o: Options, axes: dict[int, Sampling]) -> Te
         return result
 
     def finish(*i: Index) -> Expr:
-        value = ex.cast(result[i], x.dtype)
+        value = to_type(result[i], x.dtype, o.antialias)
         beyond = ex.FALSE
         for axis, table in sampler.outside.items():
             beyond = beyond | table[i[axis]]
         return ex.select(beyond, ex.const(o.extrapolation, x.dtype), value)
 
     return c.map(result.shape, finish)
+
+
+def to_type(value: Expr, dtype: DType, nearest: bool) -> Expr:
+    """An interpolated value in the type of X: integers truncate, or with antialiasing round.
+
+    Before it is truncated, a sum of weights that comes out just below a whole number is taken as that number.
+    """
+    if value.dtype.is_float and dtype.is_integer:
+        size = ex.op("floor", ex.op("abs", value) + (0.5 if nearest else 1e-4))
+        value = ex.select(value < 0.0, -size, size)
+    return ex.cast(value, dtype)
 
 
 def options(c: Context) -> Options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from onnx2wgsl.ir.index import Index
 
 from .registry import Context, lower
 
+Array = np.ndarray[Any, Any]
 Indices = tuple[Index, ...]
 # (element, part of the input, frequency, part of the output) → factor
 Rotation = Callable[[Index, Index, Index, Index], Expr]
@@ -29,21 +31,28 @@ Rotation = Callable[[Index, Index, Index, Index], Expr]
 TABLE_LIMIT = 1 << 21
 
 
+def unit(turns: Array, period: int) -> tuple[Array, Array]:
+    """Cosine and sine of 2π · turns / period, exact where they are zero."""
+    angle = 2 * np.pi * (turns % max(period, 1)) / max(period, 1)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.where(np.abs(cos) < 1e-14, 0.0, cos), np.where(np.abs(sin) < 1e-14, 0.0, sin)
+
+
 def rotation(
     c: Context, count: int, parts: int, bins: int, period: int, dtype: DType, inverse: bool = False
 ) -> Rotation:
     """exp(∓2πi·n·k / period) as a real matrix per (n, k): input part p to output part q."""
     sign = 1.0 if inverse else -1.0
     if count * parts * bins * 2 <= TABLE_LIMIT:
-        angle = 2 * np.pi * (np.outer(np.arange(count), np.arange(bins)) % period) / period
-        cos, sin = np.cos(angle), sign * np.sin(angle)
+        cos, sin = unit(np.outer(np.arange(count), np.arange(bins)), period)
+        sin = sign * sin
         full = np.array([[cos, sin], [-sin, cos]])[:parts]
         table = c.constant(np.ascontiguousarray(full.transpose(2, 0, 3, 1)).astype(dtype.numpy))
         return lambda n, p, k, q: table[n, p, k, q]
     if period * max(count, bins) >= 1 << 31:
         raise c.refuse(f"a transform of {period} points overflows its angles")
-    turns = 2 * np.pi * np.arange(period) / period
-    wave = c.constant(np.stack([np.cos(turns), sign * np.sin(turns)]).astype(dtype.numpy))
+    cos, sin = unit(np.arange(period), period)
+    wave = c.constant(np.stack([cos, sign * sin]).astype(dtype.numpy))
 
     def factor(n: Index, p: Index, k: Index, q: Index) -> Expr:
         turn = ex.op("mod", ex.index_value(n, I32) * ex.index_value(k, I32), ex.const(period, I32))
@@ -107,11 +116,11 @@ def _real_inverse(c: Context, x: Tensor, axis: int, length: int) -> Tensor:
         raise c.refuse("a one-sided inverse transform needs a complex input")
     dtype = accumulator(x.dtype)
     count = min(x.shape[axis], length // 2 + 1)
-    angle = 2 * np.pi * (np.outer(np.arange(count), np.arange(length)) % max(length, 1)) / max(length, 1)
+    cos, sin = unit(np.outer(np.arange(count), np.arange(length)), length)
     twice = np.where((np.arange(count) == 0) | (2 * np.arange(count) == length), 1.0, 2.0)[:, None] / max(length, 1)
-    if angle.size * 2 > TABLE_LIMIT:
+    if cos.size * 2 > TABLE_LIMIT:
         raise c.refuse(f"a one-sided inverse transform of {length} points is too long")
-    table = c.constant(np.stack([twice * np.cos(angle), -twice * np.sin(angle)], axis=1).astype(dtype.numpy))
+    table = c.constant(np.stack([twice * cos, -twice * sin], axis=1).astype(dtype.numpy))
     shape = (*x.shape[:axis], length, *x.shape[axis + 1 : -1], 1)
 
     def operands(i: Indices, r: Indices) -> tuple[Expr, Expr]:
