@@ -10,7 +10,7 @@ import pytest
 from onnx2wgsl.ir.expr import loads
 from onnx2wgsl.ir.interp import interpret
 from onnx2wgsl.ir.program import Nest
-from tests.lowering import agree, check, lowered, one_node
+from tests.lowering import agree, check, lowered, one_node, reference
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
@@ -147,6 +147,27 @@ def test_resize_antialias(exclude: int, mode: str, sizes: list[int]) -> None:
     rng = np.random.default_rng(0)
     attrs = {"mode": mode, "antialias": 1, "exclude_outside": exclude}
     check("Resize", [normal(rng, 1, 2, 9, 11), None, None, np.array(sizes)], attrs, constant=[3], atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("sizes", [[1, 2, 9, 11], [1, 2, 3, 4]])
+def test_resize_of_integers(dtype: Any, antialias: int, sizes: list[int]) -> None:
+    """Within one of ONNX Runtime, which truncates 111.99999 to 111 and rounds after each axis when it antialiases."""
+    if antialias and dtype is np.int8:
+        pytest.skip("ONNX Runtime saturates int8 as if it were unsigned")
+    x = np.random.default_rng(0).integers(0, 128, (1, 2, 6, 7)).astype(dtype)
+    attrs = {"mode": "linear", "antialias": antialias}
+    model, feeds = one_node("Resize", [x, None, None, np.array(sizes)], attrs, constant=[3])
+    difference = interpret(lowered(model), feeds)["y0"].astype(int) - reference(model, feeds)[0]
+    assert abs(difference).max() <= 1
+    assert (difference != 0).mean() < (0.25 if antialias else 0.02)
+
+
+def test_resize_of_equal_integers_keeps_them() -> None:
+    x, sizes = np.full((1, 1, 6, 7), 113, np.uint8), np.array([1, 1, 13, 11])
+    model, feeds = one_node("Resize", [x, None, None, sizes], {"mode": "linear"}, constant=[3])
+    assert (interpret(lowered(model), feeds)["y0"] == 113).all()
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
