@@ -51,7 +51,8 @@ def array_feature_extractor(c: Context) -> Tensor:
 def scaler(c: Context) -> Tensor:
     """`(x - offset) · scale`, one value or one per feature, as f32."""
     x = c[0]
-    parts = [c.constant(np.asarray(c.attr(name, [default]), np.float32)) for name, default in (("offset", 0), ("scale", 1))]
+    given = c.attr("offset", [0.0]), c.attr("scale", [1.0])
+    parts = [c.constant(np.asarray(v, np.float32)) for v in given]
     if not x.rank or any(p.shape[0] not in (1, x.shape[-1]) for p in parts):
         raise c.refuse(f"Scaler: offset and scale do not fit the features of {x.type}")
     offset, scale = parts
