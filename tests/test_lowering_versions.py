@@ -147,6 +147,16 @@ def test_shape_takes_bounds_from_15() -> None:
     same(run("Shape", x, opset=15, start=2, end=1), [], np.int64)
 
 
+@pytest.mark.parametrize("opset", [7, 8, 13])
+def test_variadic_operators(opset: int) -> None:
+    a, b, one = f32(1, 5), f32(4, 2), f32(3) if opset > 7 else f32(3, 3)
+    same(run("Max", a, b, one, opset=opset), [4, 5])
+    same(run("Min", a, b, one, opset=opset), [1, 2])
+    same(run("Sum", a, b, one, opset=opset), [8, 10])
+    same(run("Mean", a, b, opset=opset), [2.5, 3.5])
+    same(run("Sum", a, opset=opset), a)
+
+
 def test_pow_takes_two_types_from_12() -> None:
     same(run("Pow", f32(2, 3), f32(3, 2), opset=7), [8, 9])
     same(run("Pow", f32(2, 9), np.int64([-2, 2]), opset=15), [0.25, 81])

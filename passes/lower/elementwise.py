@@ -292,22 +292,22 @@ def variadic(c: Context, name: str, compute: Callable[[DType], DType], finish: C
     return c.map(shape, value)
 
 
-@lower("Max", since=8)
+@lower("Max", since=6)
 def max_(c: Context) -> Tensor:
     return variadic(c, "max", lambda d: d, lambda v: v)
 
 
-@lower("Min", since=8)
+@lower("Min", since=6)
 def min_(c: Context) -> Tensor:
     return variadic(c, "min", lambda d: d, lambda v: v)
 
 
-@lower("Sum", since=8)
+@lower("Sum", since=6)
 def sum_(c: Context) -> Tensor:
     return variadic(c, "add", compute_type, lambda v: v)
 
 
-@lower("Mean", since=8)
+@lower("Mean", since=6)
 def mean(c: Context) -> Tensor:
     return variadic(c, "add", compute_type, lambda v: v / len(c.inputs))
 
