@@ -56,6 +56,7 @@ class LoadModel(Pass[Source, onnx_ir.Model]):
         inlined = len(model.functions)
         if inlined:
             model = common.InlinePass()(model).model
+        open_negative_dims(model)
         model.graph.sort()
         if self.from_ or self.to:
             cut(model, self.from_, self.to)
@@ -171,7 +172,7 @@ def check_tensors(proto: onnx.ModelProto, folder: Path | None, limit: int) -> No
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type
             if value.type.HasField("tensor_type") and kind.HasField("shape"):
-                dims = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value")]
+                dims = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value") and d.dim_value >= 0]
                 checked_size(f'tensor "{escape_name(value.name)}"', dims, kind.elem_type, limit)
 
 
@@ -223,6 +224,17 @@ def check_external(label: str, tensor: onnx.TensorProto, folder: Path | None, si
     if offset < 0 or offset + (length or 0) > available:
         end = offset + (length or 0)
         raise CompileError(f"The {label} ends at byte {end} of {shown}, which has {available} bytes: it is truncated.")
+
+
+def open_negative_dims(model: onnx_ir.Model) -> None:
+    """Some exporters write -1 for a size that is open."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    values = [v for g in graphs for v in g.inputs]
+    values += [o for g in graphs for node in g for o in node.outputs]
+    for value in values:
+        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape.dims):
+            dims = [None if isinstance(d, int) and d < 0 else d for d in value.shape.dims]
+            value.shape = onnx_ir.Shape(dims)
 
 
 def count_nodes(proto: onnx.ModelProto) -> int:

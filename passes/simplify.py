@@ -1,4 +1,7 @@
-"""simplify (L0): removes what has no effect: dead nodes, unused weights, Identity, Dropout of inference."""
+"""simplify (L0): removes what has no effect: dead nodes, unused weights, Identity, Dropout of inference.
+
+Constant nodes become initializers.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,33 @@ class Simplify(Pass[onnx_ir.Model, onnx_ir.Model]):
     def run(self, program: onnx_ir.Model) -> PassResult[onnx_ir.Model]:
         model, graph = program, program.graph
         before = len(graph), len(graph.initializers)
+        lifted = sum(_lift(node, graph) for node in list(graph))
         removed = sum(_bypass(node, graph) for node in list(graph))
         common.RemoveUnusedNodesPass()(model)
         statistics = {
             "nodes removed": before[0] - len(graph),
             "identities": removed,
-            "initializers removed": before[1] - len(graph.initializers),
+            "constants lifted": lifted,
+            "initializers removed": before[1] + lifted - len(graph.initializers),
         }
         return PassResult(model, any(statistics.values()), statistics)
+
+
+def _lift(node: onnx_ir.Node, graph: onnx_ir.Graph) -> bool:
+    """Turns a Constant node with a tensor into an initializer; true where the node is gone."""
+    if node.domain or node.op_type != "Constant" or "value" not in node.attributes:
+        return False
+    result = node.outputs[0]
+    name = result.name
+    if not name or result.is_graph_output():
+        return False
+    value = node.attributes["value"].as_tensor()
+    result.name = None
+    new = onnx_ir.Value(name=name, type=onnx_ir.TensorType(value.dtype), shape=value.shape, const_value=value)
+    result.replace_all_uses_with(new)
+    graph.remove(node, safe=True)
+    graph.register_initializer(new)
+    return True
 
 
 def _bypass(node: onnx_ir.Node, graph: onnx_ir.Graph) -> bool:
