@@ -236,15 +236,25 @@ def literal(e: Expr) -> str:
     return f"({text}f)" if value < 0 or math.copysign(1, value) < 0 else f"{text}f"
 
 
+def _one_per_slot(bound: Mapping[str, Bound]) -> dict[str, Bound]:
+    """Buffers that share a slot share its declaration: the widest."""
+    widest: dict[int, Bound] = {}
+    for b in bound.values():
+        known = widest.setdefault(b.slot, b)
+        widest[b.slot] = b if lanes_of(b.element) > lanes_of(known.element) else known
+    return {name: widest[b.slot] for name, b in bound.items()}
+
+
 def print_kernel(
     kernel: Kernel, bound: Mapping[str, Bound], nodes: Sequence[str], uniforms: Sequence[str], uniform_slot: int
 ) -> tuple[str, tuple[Declaration, ...]]:
     """The WGSL text of a kernel and its declarations by slot."""
+    bound = _one_per_slot(bound)
     printer = Printer(kernel, bound)
     lines = printer.block(kernel.body, "  ")
     declarations = [
         Declaration(b.slot, "storage", b.access, f"array<{type_name(b.element)}>")
-        for b in sorted(bound.values(), key=lambda b: b.slot)
+        for b in sorted(set(bound.values()), key=lambda b: b.slot)
     ]
     if uniforms:
         declarations.append(Declaration(uniform_slot, "uniform", "uniform", "Uniforms", tuple((f, "i32") for f in uniforms)))

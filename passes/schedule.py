@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from onnx2wgsl.codegen import heuristics
+from onnx2wgsl.codegen.contraction import contraction_kernels
 from onnx2wgsl.codegen.grid import product
 from onnx2wgsl.codegen.loops import is_packed_map, rows_kernel, threads_kernel, words_kernel
 from onnx2wgsl.codegen.storage import root, storage_of
@@ -179,6 +180,9 @@ def schedules(nest: Nest, tensors: Mapping[str, TensorType]) -> tuple[Kernel, ..
         if not is_packed_map(nest, tensors):
             raise AssertionError(f"a packed tensor is written by a nest that is not a row-major map: {nest.stores}")
         return (words_kernel(nest, tensors),)
+    product_kernels = contraction_kernels(nest, tensors)
+    if product_kernels is not None:
+        return product_kernels
     plain = threads_kernel(nest, tensors)
     if not nest.steps:
         return (plain,)
