@@ -86,16 +86,7 @@ def div(c: Context) -> Tensor:
 @lower("Mod", since=10)
 def mod(c: Context) -> Tensor:
     """`fmod=0` takes the divisor's sign, `fmod=1` the dividend's."""
-    if c.attr("fmod", 0):
-        return arithmetic(c, lambda a, b: ex.op("rem", a, b))
-    return arithmetic(c, floored if c[0].dtype.is_float else lambda a, b: ex.op("mod", a, b))
-
-
-def floored(a: Expr, b: Expr) -> Expr:
-    """The truncated remainder of floats, moved by b where its sign is the other one; an infinite b stays exact."""
-    rest = ex.op("rem", a, b)
-    other = ex.op("ne", rest, ex.zero(rest.dtype)) & ((rest < 0) ^ (b < 0))
-    return ex.select(other, rest + b, rest)
+    return arithmetic(c, lambda a, b: ex.op("rem" if c.attr("fmod", 0) else "mod", a, b))
 
 
 @lower("Pow", since=7)
