@@ -90,6 +90,7 @@ class _Folder:
     def _resolve(self, node: onnx_ir.Node, branch: onnx_ir.Graph) -> list[onnx_ir.Node]:
         """Moves the nodes of a branch in front of its If, which goes; returns the moved nodes."""
         names = self._names()
+        labels = {n.name for n in self.graph if n.name}
         results = list(branch.outputs)
         branch.outputs.clear()
         for old, value in list(branch.initializers.items()):
@@ -101,11 +102,12 @@ class _Folder:
         moved = list(branch)
         for inner in moved:
             branch.remove(inner)
+            inner.name = _fresh(labels, inner.name) if inner.name else inner.name
             for output in inner.outputs:
                 output.name = _fresh(names, output.name) if output.name else output.name
         for k, (output, result) in enumerate(zip(node.outputs, results, strict=True)):
             name = output.name
-            copy = onnx_ir.node("Identity", [result], name=f"{node.name or 'If'}.{k}")
+            copy = onnx_ir.node("Identity", [result], name=_fresh(labels, f"{node.name or 'If'}.{k}"))
             output.name = _fresh(names, name or "if")
             copy.outputs[0].name, copy.outputs[0].type = name, output.type
             moved.append(copy)

@@ -44,11 +44,12 @@ class LoadModel(Pass[Source, onnx_ir.Model]):
 
     def run(self, program: Source) -> PassResult[onnx_ir.Model]:
         proto, folder = read(program)
+        check_names(proto)
         check_versions(proto)
         check_tensors(proto, folder, self.memory_limit)
         calls = count_nodes(proto)
         check_graph(proto.graph, _context(proto), frozenset(), {f.name for f in proto.functions})
-        model = onnx_ir.from_proto(proto)
+        model = parsed(proto)
         if folder is not None:
             onnx_ir.external_data.set_base_dir(model.graph, folder)
             for function in model.functions.values():
@@ -62,6 +63,16 @@ class LoadModel(Pass[Source, onnx_ir.Model]):
             cut(model, self.from_, self.to)
         statistics = {"nodes": len(model.graph), "functions": inlined, "nodes after inlining": calls}
         return PassResult(model, True, statistics)
+
+
+def parsed(proto: onnx.ModelProto) -> onnx_ir.Model:
+    try:
+        return onnx_ir.from_proto(proto)
+    except (onnx_ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        raise CompileError(f"The model is not valid: {escape_name(root, 300)}") from None
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -79,7 +90,9 @@ def read(source: Any) -> tuple[onnx.ModelProto, Path | None]:
     if isinstance(source, onnx_ir.Model):
         return onnx_ir.to_proto(source), _folder_of(source)
     if isinstance(source, onnx.ModelProto):
-        return source, None
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy, None
     if not isinstance(source, (str, os.PathLike)):
         kind = type(source).__name__
         raise CompileError(f"A model is a path, an onnx.ModelProto or an onnx_ir.Model, got {kind}.")
@@ -108,6 +121,24 @@ def _folder_of(model: onnx_ir.Model) -> Path | None:
             if isinstance(value.const_value, onnx_ir.ExternalTensor):
                 return Path(value.const_value.base_dir)
     return None
+
+
+def check_names(proto: onnx.ModelProto) -> None:
+    """Names must be text; protobuf hands out bytes that are not UTF-8 as they are."""
+    graphs = [*all_graphs(proto.graph), *(g for f in proto.functions for n in f.node for g in node_graphs(n))]
+    nodes = [n for g in graphs for n in g.node] + [n for f in proto.functions for n in f.node]
+    names: list[Any] = [o.domain for o in proto.opset_import]
+    for graph in graphs:
+        values = (*graph.input, *graph.output, *graph.value_info)
+        names += [graph.name, *(t.name for t in graph.initializer), *(v.name for v in values)]
+        names += [d.dim_param for v in values for d in v.type.tensor_type.shape.dim]
+    for node in nodes:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output, *(a.name for a in node.attribute)]
+    for function in proto.functions:
+        names += [function.name, function.domain, *function.input, *function.output]
+    for name in names:
+        if not isinstance(name, str):
+            raise CompileError(f"The model has a name that is not UTF-8 text: {escape_name(name)}.")
 
 
 def check_versions(proto: onnx.ModelProto) -> None:

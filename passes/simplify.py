@@ -45,7 +45,8 @@ def _lift(node: onnx_ir.Node, graph: onnx_ir.Graph) -> bool:
         return False
     value = node.attributes["value"].as_tensor()
     result.name = None
-    new = onnx_ir.Value(name=name, type=onnx_ir.TensorType(value.dtype), shape=value.shape, const_value=value)
+    shape = onnx_ir.Shape(value.shape.numpy())
+    new = onnx_ir.Value(name=name, type=onnx_ir.TensorType(value.dtype), shape=shape, const_value=value)
     result.replace_all_uses_with(new)
     graph.remove(node, safe=True)
     graph.register_initializer(new)

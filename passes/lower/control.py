@@ -136,6 +136,16 @@ def hoisted(body: Body, arguments: Sequence[str]) -> list[Node]:
     return outside
 
 
+def needed(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
+    """The nodes that the wanted tensors depend on."""
+    used, kept = set(wanted), []
+    for node in reversed(nodes):
+        if not used.isdisjoint(node.writes):
+            used.update(node.reads)
+            kept.append(node)
+    return kept[::-1]
+
+
 def _reads_step(node: Node, step: str) -> bool:
     """Whether an index of the node, or of a node inside of it, contains the step."""
     found: list[Index] = []
@@ -180,7 +190,7 @@ def emit_scan(
     keep |= set() if flag is None else {flag.name}
     outside = hoisted(body, [a.name for _, a, _ in carried])
     moved = [n for n in outside if keep.isdisjoint(n.writes)]
-    rest = [n for n in body.nodes if not any(n is m for m in moved)]
+    rest = needed([n for n in body.nodes if not any(n is m for m in moved)], keep)
     builder.nodes.extend(moved)
     builder.append(
         Scan(
