@@ -306,3 +306,15 @@ def test_a_view_reads_one_element_for_each_it_writes() -> None:
     model, _ = one_node("Reshape", [np.zeros((2, 6), np.float32), np.array([3, 4], np.int64)], constant=(1,))
     (nest,) = lowered(model).nodes
     assert "(" not in repr(nest.stores[0].index)[1:-1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_non_max_suppression(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 30))
+    corners = rng.random((2, n, 4)).astype(np.float32)
+    scores = rng.random((2, 3, n)).astype(np.float32)
+    most = np.array([int(rng.integers(1, 12))], np.int64)
+    limits = [np.array([v], np.float32) for v in rng.random(2) * 0.6]
+    attrs = {"center_point_box": seed % 2}
+    check("NonMaxSuppression", [corners, scores, most, *limits], attrs, opset=11, constant=(2,))
