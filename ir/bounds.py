@@ -63,8 +63,8 @@ class Facts:
             lo, hi = sums.get(terms, (-(1 << 62), 1 << 62))
             new = (max(lo, -difference.const), hi) if sign > 0 else (lo, min(hi, difference.const))
             sums[terms] = new
-            if len(terms) == 1 and isinstance(terms[0][0], ix.Var):
-                var, c = terms[0]
+            var, c = terms[0]
+            if len(terms) == 1 and isinstance(var, ix.Var):
                 a, b = axes.get(var.name, (var.lo, var.hi))
                 axes[var.name] = (max(a, -(-new[0] // c)), min(b, new[1] // c))
         return Facts(axes, sums)

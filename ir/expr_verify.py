@@ -12,8 +12,8 @@ from .index import Index
 from .ops import OPS, result_dtype
 
 _FLOAT = frozenset({
-    "pow", "atan2", "floor", "ceil", "round", "trunc", "sqrt", "exp", "log", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "isnan", "isinf",
+    "pow", "atan2", "floor", "ceil", "round", "trunc", "sqrt", "exp", "log", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "isnan", "isinf",
 })  # fmt: skip
 _BITS = frozenset({"and", "or", "xor", "not"})
 _SHIFTS = frozenset({"shl", "shr"})

@@ -16,7 +16,21 @@ from . import expr as ex
 from .dtypes import BOOL, F16, F32, I32, U32, U32X2, DType, vector
 from .expr import Expr
 from .expr_verify import VerificationError, mistyped
-from .kernel import Assign, Barrier, For, If, Kernel, KernelProgram, KernelStep, Let, Stmt, Var, Write, roots, statements
+from .kernel import (
+    Assign,
+    Barrier,
+    For,
+    If,
+    Kernel,
+    KernelProgram,
+    KernelStep,
+    Let,
+    Stmt,
+    Var,
+    Write,
+    roots,
+    statements,
+)
 from .ops import OPS
 from .text import print_kernel
 
@@ -87,7 +101,8 @@ class _KernelVerifier:
     def limits(self) -> None:
         size, grid = self.kernel.workgroup_size, self.kernel.grid
         count = size[0] * size[1] * size[2]
-        if min(size) < 1 or count > MOST_INVOCATIONS or any(s > m for s, m in zip(size, LARGEST_WORKGROUP, strict=True)):
+        fits = all(1 <= s <= most for s, most in zip(size, LARGEST_WORKGROUP, strict=True))
+        if not fits or count > MOST_INVOCATIONS:
             self.fail(f"a workgroup of 1 to {MOST_INVOCATIONS} threads", str(size))
         if min(grid) < 1 or max(grid) > MOST_GROUPS:
             self.fail(f"a grid of 1 to {MOST_GROUPS} groups an axis", str(grid))

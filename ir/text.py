@@ -96,8 +96,8 @@ def same_kernels(a: KernelProgram, b: KernelProgram) -> bool:
 
 
 def _same_constants(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    def same(x: Any, y: Any) -> bool:
-        return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+    def same(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+        return (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
 
     return a.keys() == b.keys() and all(same(np.asarray(a[n]), np.asarray(b[n])) for n in a)
 
@@ -241,12 +241,9 @@ class Printer:
         cond = f" while {quoted(scan.cond)}" if scan.cond is not None else ""
         lines = [f"scan {quoted(scan.step)} trip {scan.trip}{cond}{_from(scan.nodes)} {{"]
         self.begin(())
-        lines.extend(
-            f"  carry {quoted(c.init)} -> {quoted(c.arg)} -> {quoted(c.next)} -> {quoted(c.result)}" for c in scan.carried
-        )
-        lines.extend(
-            f"  stack {quoted(s.value)} -> {quoted(s.result)} axis {s.axis} at {self.index(s.index)}" for s in scan.stacked
-        )
+        lines.extend(f"  carry {' -> '.join(map(quoted, (c.init, c.arg, c.next, c.result)))}" for c in scan.carried)
+        for s in scan.stacked:
+            lines += [f"  stack {quoted(s.value)} -> {quoted(s.result)} axis {s.axis} at {self.index(s.index)}"]
         return [*lines, *self.body(scan.body, "  "), "}"]
 
     def guard(self, guard: Guard) -> list[str]:

@@ -39,6 +39,7 @@ from .program import (
     Store,
     TensorType,
     all_nodes,
+    nest_exprs,
 )
 from .text import print_node
 
@@ -102,7 +103,7 @@ class _Verifier:
     def run(self) -> None:
         self.declarations()
         self.find_writers()
-        self.used = {e.dtype for n in all_nodes(self.program.nodes) for e in _all_exprs(n)}
+        self.loaded = {e.dtype for n in all_nodes(self.program.nodes) for e in ex.loads(*_roots(n))}
         self.block(self.program.nodes)
         self.node = None
         self.ends()
@@ -168,7 +169,9 @@ class _Verifier:
         written = [p for p in self.parts.get(name, ()) if self.is_written(p)]
         if not all(map(self.ready, written)):
             return False
-        if name in self.done or written and name not in self.writers:
+        if name in self.done:
+            return True
+        if written and name not in self.writers:
             return True
         return name not in self.writers and t.place is not None and self.ready(t.place.parent)
 
@@ -291,10 +294,10 @@ class _Verifier:
                         self.fail("stores that do not overlap", f"two stores of {name!r}")
 
     def agrees(self, name: str, declared: DType, dtype: DType) -> None:
-        """A value's type is its tensor's, or, once expressions hold no such type, the machine type that stands for it."""
-        if dtype is declared or (declared not in self.used and dtype in machine_types(declared)):
-            return
-        self.fail(f"{name!r} as {declared}", str(dtype))
+        """A value's type is its tensor's, or the machine type that stands for it once nothing loads it as such."""
+        legalised = declared not in self.loaded and dtype in machine_types(declared)
+        if dtype is not declared and not legalised:
+            self.fail(f"{name!r} as {declared}", str(dtype))
 
     def indices(
         self, name: str, t: TensorType, indices: Sequence[Index], scope: _Scope, strict: bool
@@ -303,17 +306,18 @@ class _Verifier:
             self.fail(f"{len(t.shape)} indices of {name!r}", str(len(indices)))
         for i, size in zip(indices, t.shape, strict=True):
             self.bound(i, scope)
-            if not strict or 0 <= i.lo and i.hi < size:
+            if not strict or _within(i.lo, i.hi, size):
                 continue
             lo, hi = interval(i, scope.domain)
-            if lo < 0 or hi >= size:
+            if not _within(lo, hi, size):
                 self.fail(f"an index of {name!r} in 0..{size - 1}", f"{i!r} in {lo}..{hi}")
 
     def bound(self, i: Index, scope: _Scope) -> None:
         for v in variables(i):
             if scope.sizes.get(v.name) != v.size:
                 known = scope.sizes.get(v.name)
-                self.fail("an axis in scope" if known is None else f"{v.name} of size {known}", f"{v.name} of size {v.size}")
+                expected = "an axis in scope" if known is None else f"{v.name} of size {known}"
+                self.fail(expected, f"{v.name} of size {v.size}")
         for atom, _ in i.terms:
             if isinstance(atom, ix.Param) and atom.name in self.params and not _covers(atom, self.params[atom.name]):
                 self.fail(f"the step {atom.name} in 0..{self.params[atom.name] - 1}", f"{atom.lo}..{atom.hi}")
@@ -332,7 +336,7 @@ class _Verifier:
                     t = self.read(e.attr)
                     self.agrees(e.attr, t.dtype, e.dtype)
                     self.indices(e.attr, t, e.index, scope, e.key in strict)
-                    unproven |= any(i.lo < 0 or i.hi >= n for i, n in zip(e.index, t.shape, strict=True))
+                    unproven |= not all(_within(i.lo, i.hi, n) for i, n in zip(e.index, t.shape, strict=True))
                 case "index":
                     self.bound(e.index[0], scope)
                 case "acc":
@@ -412,8 +416,8 @@ class _Verifier:
         self.expr(node.v, _Scope(self.axes(with_key, (node.value_axis,))))
         accs: Accs = {("qk", 0): node.score.dtype}
         self.expr(node.score, _Scope(with_key, accs))
-        results = {("pv", 0): e.dtype for e in ex.walk(node.store.value) if e.op == "acc"}
-        self.store(node.store, space if node.store.axes else self.axes(space, (node.value_axis,)), dict(results))
+        results: Accs = {("pv", 0): next((e.dtype for e in ex.walk(node.store.value) if e.op == "acc"), F32)}
+        self.store(node.store, space if node.store.axes else self.axes(space, (node.value_axis,)), results)
 
     def opaque(self, node: Opaque) -> None:
         for name in node.reads:
@@ -441,16 +445,19 @@ class _Verifier:
             self.fail(f"all {t.count} elements of {name!r} to be written", str(count))
 
 
-def _all_exprs(node: Node) -> Iterable[Expr]:
+def _roots(node: Node) -> Iterable[Expr]:
     match node:
         case Nest():
-            roots = [e for s in node.steps for e in s.exprs] + [s.value for s in node.stores]
-            return ex.walk(*roots)
+            return nest_exprs(node)
         case Attention():
-            return ex.walk(node.q, node.k, node.v, node.score, node.store.value)
+            return node.q, node.k, node.v, node.score, node.store.value
         case Opaque():
-            return ex.walk(*(e for _, e in node.exprs))
+            return [e for _, e in node.exprs]
     return ()
+
+
+def _within(lo: int, hi: int, size: int) -> bool:
+    return lo >= 0 and hi < size
 
 
 def _covers(step: ix.Param, trip: int) -> bool:
