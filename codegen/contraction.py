@@ -2,9 +2,9 @@
 
 *registers*: each thread computes a few rows by a few vectors of columns straight from storage buffers, with the reduced
 axis a loop. Its text is short and it needs no workgroup memory, which is what software drivers want.
-*tiles*: a workgroup loads a tile of either operand into workgroup memory, both as vectors along their free axes, so that
-the inner loop reads nothing but vectors; each thread adds outer products to its named accumulators. The next tile may
-be fetched into registers while the current one is used.
+*tiles*: a workgroup loads a tile of either operand into workgroup memory, both as vectors along their free axes, so
+that the inner loop reads nothing but vectors; each thread adds outer products to its named accumulators. The next tile
+may be fetched into registers while the current one is used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def register_kernel(nest: Nest, c: Contraction, tensors: Tensors, shape: tuple[i
 def _bound(emitter: VectorEmitter, position: Index, counts: tuple[int, int, int]) -> list[Index]:
     """Batch, row tile and column tile of a position, each under a name."""
     parts = ix.unflatten(position, counts)
-    return [bind_index(emitter, p, n, prefix) for p, n, prefix in zip(parts, counts, "brc", strict=True)]
+    return [bind_index(emitter, p, n, prefix) for p, n, prefix in zip(parts, counts, "zrc", strict=True)]
 
 
 def _groups(emitter: VectorEmitter, tile: Index, count: int, size: int) -> list[Index]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+THREAD_ITERATIONS = 60_000
+"""Loop iterations of one thread above which a row is shared by a workgroup on every adapter. llvmpipe ends the loops of
+an invocation after 65,535 iterations in all, without an error."""
+
+
 def row_threads(points: int, longest: int) -> int | None:
     """Threads per row for a nest of `points` rows whose longest reduction has `longest` elements; None: one each."""
-    if longest < 32 or points >= 65536 and longest < 256:
+    if longest < 32 or (points >= 65536 and longest < 256):
         return None
     for size in (256, 128, 64):
         if longest >= 2 * size:
@@ -68,4 +73,4 @@ def gpu_tile(batches: int, rows: int, columns: int) -> Tile:
 
 def cpu_tile(rows: int, columns: int) -> tuple[int, int]:
     """Rows and columns of the product that a thread computes on a CPU adapter."""
-    return (min(rows, 4) if rows < 4 else 4), 8 if columns > 4 else 4
+    return rows if rows < 4 else 4 if rows <= 4 else 8, 4 if columns <= 4 else 8

@@ -1,15 +1,16 @@
 """What the schedules of a contraction share: loading blocks of an operand as vectors, and storing a tile.
 
-Rows and columns are counted in groups of four. A block of an operand is 4 free elements by some reduced ones, and always
-comes as one vector along the free axis per reduced element. Where memory is contiguous along the reduced axis instead,
-four vectors are loaded along it and transposed in registers. Elements beyond the edges are loaded (WebGPU keeps such
-loads harmless) and never stored; beyond the end of the reduced axis they must be zero.
+Rows and columns are counted in groups of four. A block of an operand is 4 free elements by some reduced ones, and
+always comes as one vector along the free axis per reduced element. Where memory is contiguous along the reduced axis
+instead, four vectors are loaded along it and transposed in registers. Elements beyond the edges are loaded (WebGPU
+keeps such loads harmless) and never stored; beyond the end of the reduced axis they must be zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
@@ -22,7 +23,18 @@ from .axes import Contraction, Operand
 from .grid import spread
 from .loops import domain_condition
 from .storage import address, root, storage_of
-from .vectors import LANE, LANES, VectorEmitter, assemble, element, failures, is_vector, multiply_add, splat, vector_base
+from .vectors import (
+    LANE,
+    LANES,
+    VectorEmitter,
+    assemble,
+    element,
+    failures,
+    is_vector,
+    multiply_add,
+    splat,
+    vector_base,
+)
 
 Env = Mapping[str, Index]
 ALONG_FREE, ALONG_DEPTH = "free", "depth"
@@ -103,9 +115,8 @@ class Accumulators:
         self.emitter, self.c, self.rows, self.columns = emitter, c, rows, columns
         self.live = min(LANES, c.left.size)
         zero = splat(ex.zero(c.step.dtype))
-        self.names = {
-            (g, r, h): emitter.var(zero, "c") for g in range(len(rows)) for r in range(self.live) for h in range(len(columns))
-        }
+        places = product(range(len(rows)), range(self.live), range(len(columns)))
+        self.names = {place: emitter.var(zero, "c") for place in places}
 
     def add(self, left: Sequence[Expr], right: Sequence[Expr]) -> None:
         """Adds one outer product: a vector of rows and of columns for each group."""

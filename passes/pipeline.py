@@ -17,6 +17,7 @@ from .load_model import LoadModel
 from .lower_ops import LowerOps
 from .merge_contractions import MergeContractions
 from .narrow_int64 import NarrowInt64
+from .pack_constants import PackConstants
 from .place_concats import PlaceConcats
 from .plan_memory import PlanMemory, WeightPool
 from .schedule import Schedule
@@ -51,6 +52,7 @@ def passes(options: Options) -> Sequence[Pass[Any, Any]]:
         PlaceConcats(),
         Fuse(),
         MergeContractions(),
+        PackConstants(),
         NarrowInt64(),
         SplitInt64(),
         LegalizeTypes(),
