@@ -278,6 +278,74 @@ _FUNCTIONS: dict[str, str] = {
   if (is_nan(x)) { return 0x7fc0u | ((bits >> 16u) & 0x8000u); }
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }""",
+    "widen_float": """fn widen_float(size: u32, mantissa: u32, bias: u32) -> f32 {
+  if (size < (1u << mantissa)) { return f32(size) * bitcast<f32>((128u - bias - mantissa) << 23u); }
+  return bitcast<f32>((size << (23u - mantissa)) + ((127u - bias) << 23u));
+}""",
+    "narrow_float": """fn narrow_float(size: u32, mantissa: u32, bias: u32) -> u32 {
+  if (size < ((128u - bias) << 23u)) {
+    return u32(round(bitcast<f32>(size) * bitcast<f32>((126u + bias + mantissa) << 23u)));
+  }
+  let shift = 23u - mantissa;
+  let rounded = size + ((1u << (shift - 1u)) - 1u) + ((size >> shift) & 1u);
+  return (rounded - ((127u - bias) << 23u)) >> shift;
+}""",
+    "signed_float": """fn signed_float(size: f32, bits: u32) -> f32 {
+  return bitcast<f32>(bitcast<u32>(size) | ((bits & 0x80u) << 24u));
+}""",
+    "from_f8e4m3fn": """fn from_f8e4m3fn(bits: u32) -> f32 {
+  let size = bits & 0x7fu;
+  return signed_float(select(widen_float(size, 3u, 7u), bitcast<f32>(nan_bits), size == 0x7fu), bits);
+}""",
+    "to_f8e4m3fn": """fn to_f8e4m3fn(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  return ((bits >> 24u) & 0x80u) | min(narrow_float(bits & 0x7fffffffu, 3u, 7u), 0x7fu);
+}""",
+    "from_f8e4m3fnuz": """fn from_f8e4m3fnuz(bits: u32) -> f32 {
+  if ((bits & 0xffu) == 0x80u) { return bitcast<f32>(nan_bits); }
+  return signed_float(widen_float(bits & 0x7fu, 3u, 8u), bits);
+}""",
+    "to_f8e4m3fnuz": """fn to_f8e4m3fnuz(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let size = narrow_float(bits & 0x7fffffffu, 3u, 8u);
+  return select(((bits >> 24u) & 0x80u) | size, select(0x80u, 0u, size == 0u), size == 0u || size > 0x7fu);
+}""",
+    "from_f8e5m2": """fn from_f8e5m2(bits: u32) -> f32 {
+  let size = bits & 0x7fu;
+  let edge = select(bitcast<f32>(inf_bits), bitcast<f32>(nan_bits), size > 0x7cu);
+  return signed_float(select(widen_float(size, 2u, 15u), edge, size >= 0x7cu), bits);
+}""",
+    "to_f8e5m2": """fn to_f8e5m2(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let size = select(min(narrow_float(bits & 0x7fffffffu, 2u, 15u), 0x7cu), 0x7eu, is_nan(x));
+  return ((bits >> 24u) & 0x80u) | size;
+}""",
+    "from_f8e5m2fnuz": """fn from_f8e5m2fnuz(bits: u32) -> f32 {
+  if ((bits & 0xffu) == 0x80u) { return bitcast<f32>(nan_bits); }
+  return signed_float(widen_float(bits & 0x7fu, 2u, 16u), bits);
+}""",
+    "to_f8e5m2fnuz": """fn to_f8e5m2fnuz(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let size = narrow_float(bits & 0x7fffffffu, 2u, 16u);
+  return select(((bits >> 24u) & 0x80u) | size, select(0x80u, 0u, size == 0u), size == 0u || size > 0x7fu);
+}""",
+    "from_f8e8m0": """fn from_f8e8m0(bits: u32) -> f32 {
+  let exponent = bits & 0xffu;
+  return bitcast<f32>(select(select(exponent << 23u, nan_bits, exponent == 0xffu), 0x400000u, exponent == 0u));
+}""",
+    "to_f8e8m0": """fn to_f8e8m0(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if (bits == 0u || bits >= 0x7f800000u) { return 0xffu; }
+  return select((bits + 0x400000u) >> 23u, select(0u, 1u, bits >= 0x600000u), bits < 0x800000u);
+}""",
+    "from_f4e2m1": """fn from_f4e2m1(bits: u32) -> f32 {
+  return signed_float(widen_float(bits & 7u, 1u, 1u), (bits & 8u) << 4u);
+}""",
+    "to_f4e2m1": """fn to_f4e2m1(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let sign = (bits >> 28u) & 8u;
+  return select(sign | min(narrow_float(bits & 0x7fffffffu, 1u, 1u), 7u), 8u - sign, is_nan(x));
+}""",
 }
 
 _NAME = re.compile(r"\b(" + "|".join(_FUNCTIONS) + r")\b")
