@@ -191,6 +191,8 @@ _TABLE = [
     OpInfo("select", 3, "second", np.where),
     OpInfo("cast", 1, "attr", cast_array),
     OpInfo("bitcast", 1, "attr", _bitcast),
+    # Marks a rounding that the program asks for; one between the operators of a chain may be left out.
+    OpInfo("exact", 1, "same", lambda x: x),
     OpInfo("mulhi", 2, "same", _mulhi),
     # Two-word integers: what `split-int64` rewrites i64 and u64 to. The interpreter holds a pair as one uint64.
     OpInfo("pair", 2, "wide", lambda lo, hi: lo.astype(np.uint64) | hi.astype(np.uint64) << np.uint64(32)),

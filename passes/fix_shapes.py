@@ -62,10 +62,13 @@ class FixShapes(Pass[onnx_ir.Model, onnx_ir.Model]):
 
 
 def dims_of(value: onnx_ir.Value) -> tuple[Dim, ...] | None:
-    """The dimensions of a value: sizes, names or None; None where the rank is not known."""
+    """The dimensions of a value: sizes, names or None; None where the rank is not known.
+
+    Some exporters write -1 for a dimension that they leave open.
+    """
     if value.shape is None:
         return None
-    return tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    return tuple(d.value if not isinstance(d, int) else d if d >= 0 else None for d in value.shape.dims)
 
 
 def _drop_optional_inputs(graph: onnx_ir.Graph, bound: set[str]) -> int:

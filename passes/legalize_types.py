@@ -137,14 +137,24 @@ class Legalize(Rewriter):
                 return ex.leaf(e.attr[0], dtype, e.attr[1])
             case "assume":
                 return ex.assume(args[0], *e.attr)
+            case "exact":
+                return wrap(args[0], e.dtype)
             case "cast":
-                return cast(args[0], e.args[0].dtype, e.dtype)
+                return self.cast(e, args[0])
             case "bitcast":
                 return from_bits(to_bits(args[0], e.args[0].dtype), e.dtype)
         made = ex.op(e.op, *args)
         if e.dtype in MACHINE or made.dtype is BOOL:
             return made
         return wrap(made, e.dtype) if e.op in _WRAPS or e.dtype.is_float and e.op != "select" else made
+
+
+    def cast(self, e: Expr, x: Expr) -> Expr:
+        """A cast; the rounding between two operators of a chain in a narrow float is left out, as in a fused kernel."""
+        source = e.args[0]
+        if e.dtype is F32 and source.dtype.is_float and source.op == "cast" and source.args[0].dtype is F32:
+            return self.memo[source.args[0].key]
+        return cast(x, source.dtype, e.dtype)
 
 
 def wrap(x: Expr, dtype: DType) -> Expr:

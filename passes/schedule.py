@@ -183,13 +183,20 @@ def schedules(nest: Nest, tensors: Mapping[str, TensorType]) -> tuple[Kernel, ..
     product_kernels = contraction_kernels(nest, tensors)
     if product_kernels is not None:
         return product_kernels
-    plain = threads_kernel(nest, tensors)
     if not nest.steps:
-        return (plain,)
+        return (threads_kernel(nest, tensors),)
     points = product([a.size for a in nest.space])
     longest = max(product([a.size for a in s.axes]) for s in nest.steps)
     size = heuristics.row_threads(points, longest)
     if size is None:
-        return (plain,)
-    return (replace(plain, prefer=(("adapter", "cpu"),)), rows_kernel(nest, tensors, size))
+        return (threads_kernel(nest, tensors),)
+    rows = rows_kernel(nest, tensors, size)
+    if iterations(nest) > heuristics.THREAD_ITERATIONS:
+        return (rows,)
+    return (replace(threads_kernel(nest, tensors), prefer=(("adapter", "cpu"),)), rows)
+
+
+def iterations(nest: Nest) -> int:
+    """Loop iterations of one thread that computes a point of the space alone."""
+    return sum(product([a.size for a in part.axes]) for part in (*nest.steps, *nest.stores))
 

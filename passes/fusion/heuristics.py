@@ -12,7 +12,7 @@ LARGEST_NEST = 400
 CHEAP = 8
 """Cost up to which a map is computed again for each of several readers."""
 
-FREE = frozenset({"const", "load", "index", "acc", "leaf", "assume", "select", "and", "or", "not", "le", "lt", "cast", "bitcast", "lo", "hi"})
+FREE = frozenset({"const", "load", "index", "acc", "leaf", "assume", "select", "and", "or", "not", "le", "lt", "cast", "exact", "bitcast", "lo", "hi"})
 DEAR = frozenset({"exp", "log", "pow", "erf", "tanh", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan"})
 
 

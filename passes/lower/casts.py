@@ -24,6 +24,7 @@ from onnx2wgsl.ir.dtypes import (
     DType,
 )
 from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.index import IndexLike
 
 from .registry import Context, lower
 
@@ -89,7 +90,12 @@ def cast_tensor(c: Context, x: Tensor, dtype: DType) -> Tensor:
     if dtype is F8E8M0:
         mode = c.attr("round_mode", "up")
         return c.map(x.shape, lambda *i: to_exponent(x[i], mode, saturate))
-    return c.map(x.shape, lambda *i: converted(x[i], dtype, saturate))
+
+    def value(*i: IndexLike) -> Expr:
+        made = converted(x[i], dtype, saturate)
+        return ex.op("exact", made) if dtype.is_float and dtype.bits < 32 else made
+
+    return c.map(x.shape, value)
 
 
 @lower("Cast", since=6)

@@ -1,0 +1,139 @@
+"""fit-bindings (L1): no kernel binds more storage buffers than the target allows.
+
+Fusion stops at the limit; what exceeds it comes from a lowering, an operator with many inputs. Such a nest is relieved
+in two ways: stores that write parts of one tensor become nests of their own (Concat of many inputs), and the largest
+part of an expression that needs several buffers but no accumulator is computed beforehand, by a map over the axes that
+it uses (scales and zero points of quantised operators).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from onnx2wgsl.codegen.storage import root
+from onnx2wgsl.ir import expr as ex
+from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Scan, Store, TensorType
+from onnx2wgsl.ir.rewrite import Rewriter
+
+from .base import Pass, PassResult
+
+
+@dataclass(frozen=True)
+class FitBindings(Pass[Program, Program]):
+    """`storage_slots` is the target's limit of storage buffers in a dispatch."""
+
+    storage_slots: int = 8
+    name: ClassVar[str] = "fit-bindings"
+
+    def run(self, program: Program) -> PassResult[Program]:
+        fitter = _Fitter(dict(program.tensors), self.storage_slots)
+        nodes = fitter.nodes(program.nodes)
+        result = replace(program, tensors=fitter.tensors, nodes=tuple(nodes))
+        return PassResult(result, fitter.relieved > 0, {"relieved": fitter.relieved}, tuple(fitter.refusals))
+
+
+class _Fitter:
+    def __init__(self, tensors: dict[str, TensorType], limit: int) -> None:
+        self.tensors, self.limit = tensors, limit
+        self.relieved = 0
+        self.refusals: list[str] = []
+
+    def nodes(self, nodes: tuple[Node, ...]) -> list[Node]:
+        result: list[Node] = []
+        for node in nodes:
+            if isinstance(node, Scan):
+                result.append(replace(node, body=tuple(self.nodes(node.body))))
+            elif isinstance(node, Nest):
+                result.extend(self.fitted(node))
+            else:
+                result.append(node)
+        return result
+
+    def slots(self, nest: Nest) -> int:
+        return len({root(self.tensors, t) for t in (*nest.reads, *nest.writes)})
+
+    def fitted(self, nest: Nest) -> list[Nest]:
+        """The nest, or nests that do the same, each within the limit where that can be had."""
+        if self.slots(nest) <= self.limit:
+            return [nest]
+        self.relieved += 1
+        if not nest.steps and len(nest.stores) > 1:
+            return [n for s in nest.stores for n in self.fitted(replace(nest, stores=(s,)))]
+        before: list[Nest] = []
+        while self.slots(nest) > self.limit:
+            part = self.heaviest(nest)
+            if part is None:
+                self.refusals.append(f"{', '.join(nest.nodes)}: {self.slots(nest)} storage buffers cannot be reduced")
+                break
+            made, load = self.computed_before(nest, part)
+            before.append(made)
+            rewritten = _Replace(part, load).node(nest)
+            assert isinstance(rewritten, Nest)
+            nest = rewritten
+        return [*before, nest]
+
+    def heaviest(self, nest: Nest) -> Expr | None:
+        """The expression without accumulators that would free the most buffers, the smallest of equals."""
+        best: tuple[int, int, Expr] | None = None
+        sizes = _sizes(nest)
+        inner = {a.name for s in nest.steps for a in s.axes}
+        for e in ex.walk(*(s.value for s in nest.stores), *(x for s in nest.steps for x in s.exprs)):
+            if e.op in ("load", "const", "index") or any(n.op in ("acc", "leaf") for n in ex.walk(e)):
+                continue
+            if not e.free.isdisjoint(inner) and any(a.name in e.free for a in nest.space):
+                continue
+            freed = len({root(self.tensors, x.attr) for x in ex.loads(e)} - self.elsewhere(nest, e)) - 1
+            points = 1
+            for name in e.free:
+                points *= sizes[name]
+            if freed > 0 and (best is None or (freed, -points) > (best[0], -best[1])):
+                best = (freed, points, e)
+        return None if best is None else best[2]
+
+    def elsewhere(self, nest: Nest, part: Expr) -> set[str]:
+        """The buffers that the nest needs besides a part of its expressions."""
+        marker = ex.variable("part", part.dtype)
+        rest = _Replace(part, marker).node(nest)
+        return {root(self.tensors, t) for t in (*rest.reads, *rest.writes)}
+
+    def computed_before(self, nest: Nest, part: Expr) -> tuple[Nest, Expr]:
+        """A map that computes a part of an expression over its axes, and the load that replaces it."""
+        axes = [a for a in _axes(nest) if a.name in part.free]
+        name = f"{nest.stores[0].tensor}.part{self.relieved}"
+        while name in self.tensors:
+            name += "'"
+        self.tensors[name] = TensorType(part.dtype, tuple(a.size for a in axes))
+        index = tuple(a.var for a in axes)
+        return Nest(tuple(axes), (), (Store(name, (), index, part),), nest.nodes), ex.load(name, part.dtype, index)
+
+
+class _Replace(Rewriter):
+    """Replaces one expression by another."""
+
+    def __init__(self, old: Expr, new: Expr) -> None:
+        super().__init__()
+        self.memo[old.key] = new
+
+    def visit(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == "load":
+            return ex.load(e.attr, e.dtype, self.indices(e.index))
+        if e.op == "index":
+            return ex.index_value(self.index(e.index[0]), e.dtype)
+        if e.op == "assume":
+            return ex.assume(args[0], *e.attr)
+        return super().visit(e, args)
+
+
+def _axes(nest: Nest) -> list[Axis]:
+    found = {a.name: a for a in nest.space}
+    for part in (*nest.steps, *nest.stores):
+        for a in part.axes:
+            found.setdefault(a.name, a)
+    return list(found.values())
+
+
+def _sizes(nest: Nest) -> Mapping[str, int]:
+    return {a.name: a.size for a in _axes(nest)}
