@@ -9,6 +9,7 @@ from typing import Any
 from .assign_bindings import AssignBindings
 from .base import Pass
 from .build_plan import BuildPlan, KernelPool
+from .fit_bindings import FitBindings
 from .fix_shapes import FixShapes
 from .fold_constants import FoldConstants
 from .fuse import Fuse
@@ -53,6 +54,7 @@ def passes(options: Options) -> Sequence[Pass[Any, Any]]:
         Fuse(),
         MergeContractions(),
         PackConstants(),
+        FitBindings(),
         NarrowInt64(),
         SplitInt64(),
         LegalizeTypes(),
