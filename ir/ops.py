@@ -84,6 +84,11 @@ def _mod(a: Array, b: Array) -> Array:
     return np.where(b == 0, np.zeros_like(a), a - _floordiv(a, b) * b)
 
 
+def _popcount(x: Array) -> Array:
+    x = np.ascontiguousarray(x)
+    return np.bitwise_count(x.view(f"u{x.dtype.itemsize}")).astype(x.dtype).reshape(x.shape)
+
+
 def _shift(a: Array, n: Array, left: bool) -> Array:
     a, n = np.asarray(a), np.asarray(n)
     bits = a.dtype.itemsize * 8
@@ -181,7 +186,7 @@ _TABLE = [
     OpInfo("acosh", 1, "same", _float(np.arccosh)),
     OpInfo("atanh", 1, "same", _float(np.arctanh)),
     OpInfo("erf", 1, "same", _float(_erf)),
-    OpInfo("popcount", 1, "same", lambda x: np.bitwise_count(x).astype(x.dtype)),
+    OpInfo("popcount", 1, "same", _popcount),
     OpInfo("isnan", 1, "bool", lambda x: np.isnan(_wide(x, x.dtype))),
     OpInfo("isinf", 1, "bool", lambda x: np.isinf(_wide(x, x.dtype))),
     OpInfo("eq", 2, "bool", _compare(np.equal), commutative=True),
