@@ -60,7 +60,7 @@ class Split(Rewriter):
         if e.op == "cast" and (e.dtype in WIDE or e.args[0].dtype in WIDE):
             return cast(args[0], e.args[0].dtype, e.dtype)
         if e.op == "bitcast" and e.dtype in WIDE:
-            return args[0]
+            return ex.bitcast(args[0], U32X2)
         if e.op in ("lt", "le") and e.args[0].dtype in WIDE:
             return less(args[0], args[1], e.args[0].dtype, e.op)
         if e.dtype in WIDE:
