@@ -136,7 +136,9 @@ class _Verifier:
         parent, axis = self.declared(t.place.parent), t.place.axis
         inside = len(parent.shape) == len(t.shape) and 0 <= axis < len(t.shape)
         inside = inside and all(k == axis or a == b for k, (a, b) in enumerate(zip(t.shape, parent.shape, strict=True)))
-        if not inside or not 0 <= t.place.offset <= parent.shape[axis] - t.shape[axis] or parent.dtype is not t.dtype:
+        inside = inside and 0 <= t.place.offset <= parent.shape[axis] - t.shape[axis]
+        words = t.dtype is U32X2 and parent.dtype in (I64, U64)
+        if not inside or not (words or parent.dtype is t.dtype):
             self.fail(f"a part of {t.place.parent!r}: {parent}", f"{name!r}: {t} at {t.place.offset} of axis {axis}")
         self.parts.setdefault(t.place.parent, []).append(name)
 
