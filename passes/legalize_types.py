@@ -143,6 +143,8 @@ class Legalize(Rewriter):
                 return self.cast(e, args[0])
             case "bitcast":
                 return from_bits(to_bits(args[0], e.args[0].dtype), e.dtype)
+        if e.op == "sign" and dtype is U32:
+            return ex.op("min", args[0], ex.one(U32))
         if e.op == "popcount" and dtype is I32:
             return ex.bitcast(ex.op("popcount", to_bits(args[0], e.dtype)), I32)
         made = ex.op(e.op, *args)
