@@ -175,6 +175,8 @@ def wrap(x: Expr, dtype: DType) -> Expr:
 
 def cast(x: Expr, source: DType, target: DType) -> Expr:
     """ONNX Cast between types whose values are held in their machine types."""
+    if target is BOOL and source.is_float:
+        return ~(ex.bitcast(x, U32) & 0x7FFFFFFF).equals(0)
     if target in MACHINE and source in MACHINE:
         return ex.cast(x, target)
     machine = machine_type(target)
