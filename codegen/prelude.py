@@ -227,12 +227,15 @@ _FUNCTIONS: dict[str, str] = {
   if (n > 31u) { return vec2<u32>(bitcast<u32>(bitcast<i32>(a.y) >> (n - 32u)), fill); }
   return vec2<u32>((a.x >> n) | (a.y << (32u - n)), bitcast<u32>(bitcast<i32>(a.y) >> n));
 }""",
+    "u32tof32": """fn u32tof32(x: u32) -> f32 {
+  return select(f32(i32(x)), f32(i32((x >> 1u) | (x & 1u))) * 2.0, x > 0x7fffffffu);
+}""",
     "u64tof32": """fn u64tof32(a: vec2<u32>) -> f32 {
-  if (a.y == 0u) { return f32(a.x); }
+  if (a.y == 0u) { return u32tof32(a.x); }
   let lead = countLeadingZeros(a.y);
   let top = shl64(a, lead);
   let sticky = select(0u, 1u, top.x != 0u);
-  return ldexp(f32((top.y & 0xfffffffeu) | (top.y & 1u) | sticky), 32 - i32(lead));
+  return ldexp(u32tof32(top.y | sticky), 32 - i32(lead));
 }""",
     "s64tof32": """fn s64tof32(a: vec2<u32>) -> f32 {
   let size = u64tof32(abs64(a));

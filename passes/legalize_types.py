@@ -177,6 +177,8 @@ def cast(x: Expr, source: DType, target: DType) -> Expr:
     """ONNX Cast between types whose values are held in their machine types."""
     if target is BOOL and source.is_float:
         return ~(ex.bitcast(x, U32) & 0x7FFFFFFF).equals(0)
+    if target.is_float and source.kind == "uint":
+        return wrap(float_of_unsigned(x, source.bits), target)
     if target in MACHINE and source in MACHINE:
         return ex.cast(x, target)
     machine = machine_type(target)
@@ -184,6 +186,15 @@ def cast(x: Expr, source: DType, target: DType) -> Expr:
         inside = ex.cast(x, machine)
         return ex.op("min", ex.op("max", inside, ex.const(target.lo, machine)), ex.const(target.hi, machine))
     return wrap(ex.cast(x, machine), target)
+
+
+def float_of_unsigned(x: Expr, bits: int) -> Expr:
+    """The f32 nearest to a u32 of so many bits, by way of i32: SwiftShader rounds large u32 wrongly."""
+    small = ex.cast(ex.cast(x, I32), F32)
+    if bits < 32:
+        return small
+    half = ex.op("or", ex.op("shr", x, ex.one(U32)), x & 1)
+    return ex.select(x <= 0x7FFFFFFF, small, ex.cast(ex.cast(half, I32), F32) * 2.0)
 
 
 def to_bits(x: Expr, dtype: DType) -> Expr:
