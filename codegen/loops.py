@@ -1,7 +1,7 @@
 """Schedules without tiles: a thread per point of the space, and a workgroup per row.
 
-*threads*: each thread computes one point of the space, runs the steps as loops, and loops over each store's own axes. It
-needs no workgroup memory, so it serves every nest and every adapter.
+*threads*: each thread computes one point of the space, runs the steps as loops, and loops over each store's own axes.
+It needs no workgroup memory, so it serves every nest and every adapter.
 *rows*: each workgroup computes one point of the space; its threads share the elements of each reduction and combine
 their partial states in a tree in workgroup memory. For long reductions over few points.
 *words*: each thread computes one word of a packed tensor.
@@ -9,7 +9,8 @@ their partial states in a tree in workgroup memory. For long reductions over few
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
@@ -45,7 +46,7 @@ def threads_kernel(nest: Nest, tensors: Mapping[str, TensorType]) -> Kernel:
     with emitter.when(guard):
         accs = _serial_steps(emitter, nest, env)
         for store in nest.stores:
-            _serial_store(emitter, store, nest.space, env, accs)
+            _serial_store(emitter, store, env, accs)
     return Kernel(f"threads: {total} points", (THREADS, 1, 1), grid, emitter.body)
 
 
@@ -59,7 +60,7 @@ def _serial_steps(emitter: Emitter, nest: Nest, env: Env) -> Accs:
     accs: Accs = {}
     for step in nest.steps:
         state = [emitter.var(e, "a") for e in identity(step)]
-        _loop_axes(emitter, list(step.axes), dict(env), lambda inner: _accumulate(emitter, step, state, inner, accs))
+        _loop_axes(emitter, list(step.axes), dict(env), partial(_accumulate, emitter, step, state, accs))
         for k, var in enumerate(state):
             accs[step.name, k] = emitter.freeze(var)
     return accs
@@ -70,16 +71,16 @@ def identity(step: Reduce | Contract) -> tuple[Expr, ...]:
     return (ex.zero(step.dtype),) if isinstance(step, Contract) else step.monoid.identity
 
 
-def _loop_axes(emitter: Emitter, axes: list[Axis], env: dict[str, Index], body: object) -> None:
+def _loop_axes(emitter: Emitter, axes: list[Axis], env: Env, body: Callable[[Env], None]) -> None:
     if not axes:
-        body(env)  # type: ignore[operator]
+        body(env)
         return
     name = emitter.fresh("r")
     with emitter.loop(name, 0, axes[0].size):
         _loop_axes(emitter, axes[1:], {**env, axes[0].name: ix.var(name, axes[0].size)}, body)
 
 
-def _accumulate(emitter: Emitter, step: Reduce | Contract, state: list[Expr], env: Env, accs: Accs) -> None:
+def _accumulate(emitter: Emitter, step: Reduce | Contract, state: list[Expr], accs: Accs, env: Env) -> None:
     if isinstance(step, Contract):
         lhs, rhs = (bound_expr(e, env, accs) for e in (step.lhs, step.rhs))
         (value,) = emitter.values(ex.cast(lhs, step.dtype) * ex.cast(rhs, step.dtype))
@@ -106,7 +107,7 @@ def _named(emitter: Emitter, values: Sequence[Expr]) -> list[Expr]:
     return [v if v.op in ("var", "const") else emitter.let(v) for v in values]
 
 
-def _serial_store(emitter: Emitter, store: Store, space: Sequence[Axis], env: Env, accs: Accs) -> None:
+def _serial_store(emitter: Emitter, store: Store, env: Env, accs: Accs) -> None:
     def write(inner: Env) -> None:
         condition = domain_condition(store, inner)
         (flag,) = emitter.values(condition)
@@ -182,14 +183,19 @@ def rows_kernel(nest: Nest, tensors: Mapping[str, TensorType], size: int) -> Ker
 
 
 def _row_step(
-    emitter: Emitter, step: Reduce | Contract, env: Env, accs: Accs, size: int, arrays: dict[tuple[DType, int], SharedArray]
+    emitter: Emitter,
+    step: Reduce | Contract,
+    env: Env,
+    accs: Accs,
+    size: int,
+    arrays: dict[tuple[DType, int], SharedArray],
 ) -> None:
     state = [emitter.var(e, "a") for e in identity(step)]
     count = product([a.size for a in step.axes])
     name = emitter.fresh("r")
     with emitter.loop(name, ex.variable("tid", I32), count, size):
         inner = {**env, **spread(ix.var(name, count), step.axes)}
-        _accumulate(emitter, step, state, inner, accs)
+        _accumulate(emitter, step, state, accs, inner)
     shared = [_array(arrays, s.dtype, k, size) for k, s in enumerate(state)]
     monoid = monoid_of(step)
     tid = ex.variable("tid", I32)
@@ -200,7 +206,9 @@ def _row_step(
         near = ex.machine("lt", (tid, ex.const(stride, I32)), BOOL)
         with emitter.when(near):
             other = ex.machine("add", (tid, ex.const(stride, I32)), I32)
-            combine(emitter, monoid, state, [ex.fetch(a.name, s.dtype, other) for a, s in zip(shared, state, strict=True)])
+            combine(
+                emitter, monoid, state, [ex.fetch(a.name, s.dtype, other) for a, s in zip(shared, state, strict=True)]
+            )
             _write_shared(emitter, shared, state, tid)
         stride //= 2
     emitter.append(Barrier())
@@ -235,10 +243,10 @@ def _row_store(
     if not store.axes:
         first = ex.machine("eq", (ex.variable("tid", I32), ex.const(0, I32)), BOOL)
         with emitter.when(first if inside == ex.TRUE else ex.machine("and", (first, inside), BOOL)):
-            _serial_store(emitter, store, (), env, accs)
+            _serial_store(emitter, store, env, accs)
         return
     count = product([a.size for a in store.axes])
     name = emitter.fresh("r")
     flat = Store(store.tensor, (), store.index, store.value, store.domain)
     with emitter.when(inside), emitter.loop(name, ex.variable("tid", I32), count, size):
-        _serial_store(emitter, flat, (), {**env, **spread(ix.var(name, count), store.axes)}, accs)
+        _serial_store(emitter, flat, {**env, **spread(ix.var(name, count), store.axes)}, accs)

@@ -131,7 +131,7 @@ class Printer:
         if op in _LOGIC:
             return f"({args[0]} {_LOGIC[op][dtype is BOOL]} {args[1]})"
         if op in _COMPARE:
-            return self.comparison(op, dtype, args, e)
+            return self.comparison(op, dtype, args)
         if op == "select":
             return f"select({args[2]}, {args[1]}, {args[0]})"
         if op == "cast":
@@ -148,13 +148,13 @@ class Printer:
             return f"({args[0]} / {args[1]})"
         if op in ("shl", "shr"):
             return self.shift(op, dtype, e.args[1], args)
-        return call(op, dtype, e, args)
+        return call(op, dtype, args)
 
-    def comparison(self, op: str, dtype: DType, args: list[str], e: Expr) -> str:
+    def comparison(self, op: str, dtype: DType, args: list[str]) -> str:
         if dtype is U32X2:
             equal = f"all({args[0]} == {args[1]})"
             return equal if op == "eq" else f"!{equal}"
-        if dtype is not F32 or _harmless(e):
+        if dtype is not F32:
             return f"({args[0]} {_COMPARE[op]} {args[1]})"
         return f"(!eq_f32({args[0]}, {args[1]}))" if op == "ne" else f"{op}_f32({args[0]}, {args[1]})"
 
@@ -166,11 +166,6 @@ class Printer:
         return f"{op}_{type_name(dtype)}({args[0]}, {count})"
 
 
-def _harmless(e: Expr) -> bool:
-    """Comparisons with finite constants under `lt` and `le` are false for NaN on every driver that keeps NaN."""
-    return False
-
-
 def integer_division(op: str, e: Expr, args: list[str]) -> str:
     """Truncating division; a constant divisor other than 0 and -1 needs no guard."""
     if e.args[1].op == "const" and e.args[1].attr not in (0, -1):
@@ -178,7 +173,7 @@ def integer_division(op: str, e: Expr, args: list[str]) -> str:
     return f"{op}_{type_name(e.args[0].dtype)}({args[0]}, {args[1]})"
 
 
-def call(op: str, dtype: DType, e: Expr, args: list[str]) -> str:
+def call(op: str, dtype: DType, args: list[str]) -> str:
     """An operator as a call of a builtin or of a function of the prelude."""
     inner = ", ".join(args)
     if op == "isnan":
@@ -257,7 +252,9 @@ def print_kernel(
         for b in sorted(set(bound.values()), key=lambda b: b.slot)
     ]
     if uniforms:
-        declarations.append(Declaration(uniform_slot, "uniform", "uniform", "Uniforms", tuple((f, "i32") for f in uniforms)))
+        declarations.append(
+            Declaration(uniform_slot, "uniform", "uniform", "Uniforms", tuple((f, "i32") for f in uniforms))
+        )
     shared = [f"var<workgroup> {a.name}: array<{type_name(a.dtype)}, {a.count}>;" for a in kernel.shared]
     size = ", ".join(map(str, kernel.workgroup_size))
     text = [

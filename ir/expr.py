@@ -25,7 +25,7 @@ from .dtypes import BOOL, F32, I32, I64, DType
 from .index import Index, IndexLike
 from .ops import OPS, result_dtype
 
-Number = Union[int, float, bool]
+Number = int | float | bool
 ExprLike = Union["Expr", Number]
 
 
@@ -40,6 +40,7 @@ class Expr:
     attr: Any
     key: bytes
     free: frozenset[str]
+    size: int
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -117,7 +118,7 @@ class Expr:
         if not any(name in env for name in self.free):
             return self
         memo = {} if memo is None else memo
-        return rewrite_tree(self, memo, lambda e: None, env)
+        return rewrite_tree(self, memo, lambda _: None, env)
 
 
 _NODES: dict[bytes, Expr] = {}
@@ -240,7 +241,9 @@ def op(name: str, *args: Expr, dtype: DType | None = None) -> Expr:
     info = OPS[name]
     if len(args) != info.arity:
         raise ValueError(f"operator {name} takes {info.arity} operands, got {len(args)}")
-    if name not in ("select", "shl", "shr", "pair", "shl64", "shr64", "sar64") and any(a.dtype is not args[0].dtype for a in args):
+    if name not in ("select", "shl", "shr", "pair", "shl64", "shr64", "sar64") and any(
+        a.dtype is not args[0].dtype for a in args
+    ):
         raise TypeError(f"operator {name} needs operands of one type, got {', '.join(str(a.dtype) for a in args)}")
     result = result_dtype(name, tuple(a.dtype for a in args), dtype)
     simple = _simplify(name, args, result)

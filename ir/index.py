@@ -315,7 +315,7 @@ def _coarse(x: Index, den: int) -> tuple[int, Index, Index] | None:
     """Finds g > 1 dividing den with x = g · y + r and 0 <= r < g; then only y decides the quotient by den."""
     for g in sorted({gcd(c, den) for _, c in x.terms} - {1}, reverse=True):
         small = Index({a: c for a, c in x.terms if c % g}, x.const % g)
-        if 0 <= small.lo and small.hi < g:
+        if small.lo >= 0 and small.hi < g:
             return g, Index({a: c // g for a, c in x.terms if c % g == 0}, x.const // g), small
     return None
 

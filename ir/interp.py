@@ -92,12 +92,8 @@ class _Machine:
                         self.scan(node)
                     case Guard():
                         self.guard(node)
-                    case Attention():
-                        self.attention(node)
-                    case Opaque():
-                        from .opaque import TEMPLATES
-
-                        TEMPLATES[node.template].interpret(self, node)
+                    case Attention() | Opaque():
+                        raise NotImplementedError(f"The interpreter has no meaning for {type(node).__name__}.")
 
     def target(self, name: str) -> Array:
         """The array that a store writes: a part of its parent where the tensor is placed."""
@@ -205,13 +201,6 @@ class _Machine:
         for result, yes, no in guard.results:
             self.env[result] = self.env[yes if taken else no]
 
-    def attention(self, node: Attention) -> None:
-        from .attention import as_nests
-
-        for nest, tensors in as_nests(node, self.program):
-            self.program.tensors.update(tensors)
-            self.nest(nest)
-
 
 class _Env(dict[str, Array]):
     """Tensors by name; a placed tensor that nothing has written is a view of its parent."""
@@ -268,7 +257,14 @@ def _contract_factor(step: Contract, space: tuple[Axis, ...]) -> int:
     return max(1, -(-max(grids) // total))
 
 
-_UFUNC = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "and": np.logical_and, "or": np.logical_or}
+_UFUNC = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
 
 
 def fold(machine: Any, monoid: Monoid, state: list[Array]) -> list[Array]:
@@ -297,7 +293,8 @@ def fold(machine: Any, monoid: Monoid, state: list[Array]) -> list[Array]:
         state = [np.concatenate([m, s[..., 2 * half :]], axis=-1) for m, s in zip(merged, state, strict=True)]
     if state[0].shape[-1] == 0:
         return [
-            np.full(s.shape[:-1], e.attr, machine.numpy_dtype(e.dtype)) for s, e in zip(state, monoid.identity, strict=True)
+            np.full(s.shape[:-1], e.attr, machine.numpy_dtype(e.dtype))
+            for s, e in zip(state, monoid.identity, strict=True)
         ]
     return [s[..., 0] for s in state]
 

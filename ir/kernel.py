@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
 from .dtypes import DType
 from .expr import Expr, walk
@@ -69,7 +68,7 @@ class Barrier:
     """All threads of the workgroup meet, and see each other's workgroup memory."""
 
 
-Stmt = Union[Let, Var, Assign, For, If, Write, Barrier]
+Stmt = Let | Var | Assign | For | If | Write | Barrier
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class OpInfo:
 
 def _wide(x: Array, dtype: Any) -> Array:
     """Small floats compute in f32, as the GPU does."""
-    return x.astype(np.float32) if dtype.kind == "V" or dtype.itemsize < 4 and dtype.kind == "f" else x
+    return x.astype(np.float32) if dtype.kind == "V" or (dtype.itemsize < 4 and dtype.kind == "f") else x
 
 
 def _float(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -116,7 +116,9 @@ def cast_array(x: Array, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
         if target == np.bool_:
             return x.astype(np.float32) != 0 if x.dtype.kind == "V" else x != 0
-        floating = x.dtype.kind in "fV" and not dtype.is_float and x.dtype.name not in ("int4", "uint4", "int2", "uint2")
+        floating = (
+            x.dtype.kind in "fV" and not dtype.is_float and x.dtype.name not in ("int4", "uint4", "int2", "uint2")
+        )
         if not floating:
             return x.astype(target)
         wide = x.astype(np.float64)
@@ -224,7 +226,9 @@ def _saturate(x: Array, dtype: Any) -> Array:
     info = np.iinfo(dtype)
     wide = np.where(np.isnan(x), 0.0, np.trunc(np.asarray(x, np.float64)))
     inside = np.where((wide >= float(info.max)) | (wide <= float(info.min)), 0.0, wide).astype(dtype)
-    return np.where(wide >= float(info.max), dtype(info.max), np.where(wide <= float(info.min), dtype(info.min), inside))
+    return np.where(
+        wide >= float(info.max), dtype(info.max), np.where(wide <= float(info.min), dtype(info.min), inside)
+    )
 
 
 def _narrow_codecs() -> list[OpInfo]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class Contract:
         return (self.lhs, self.rhs)
 
 
-Step = Union[Reduce, Contract]
+Step = Reduce | Contract
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ class Scan:
     def reads(self) -> tuple[str, ...]:
         inner = {w for n in self.body for w in n.writes} | {c.arg for c in self.carried}
         outer = [r for n in self.body for r in n.reads if r not in inner]
-        later = [c.next for c in self.carried if c.next not in inner] + [s.value for s in self.stacked if s.value not in inner]
+        later = [c.next for c in self.carried if c.next not in inner] + [
+            s.value for s in self.stacked if s.value not in inner
+        ]
         return unique([*(c.init for c in self.carried), *outer, *later])
 
     @property
@@ -204,7 +206,9 @@ class Guard:
     @property
     def reads(self) -> tuple[str, ...]:
         inner = {w for n in (*self.body, *self.otherwise) for w in n.writes}
-        used = [r for n in (*self.body, *self.otherwise) for r in n.reads] + [t for _, a, b in self.results for t in (a, b)]
+        used = [r for n in (*self.body, *self.otherwise) for r in n.reads] + [
+            t for _, a, b in self.results for t in (a, b)
+        ]
         return unique([self.flag, *(r for r in used if r not in inner)])
 
     @property
@@ -255,7 +259,7 @@ class Opaque:
         return dict(self.params)[name]
 
 
-Node = Union[Nest, Scan, Guard, Attention, Opaque]
+Node = Nest | Scan | Guard | Attention | Opaque
 
 
 class Port(NamedTuple):

@@ -25,7 +25,13 @@ from onnx2wgsl.passes.pipeline import Options, passes
 from onnx2wgsl.passes.plan_memory import WeightPool
 
 OnProgress = Callable[[str, int, int], None]
-_CHOICES = {"precision": ("model",), "int64": ("split",), "f64": ("f32x2",), "memory": ("fast", "compact"), "target": ("baseline",)}
+_CHOICES = {
+    "precision": ("model",),
+    "int64": ("split",),
+    "f64": ("f32x2",),
+    "memory": ("fast", "compact"),
+    "target": ("baseline",),
+}
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,18 @@ class CompileOptions:
             if getattr(self, name):
                 raise CompileError(f"The option {name} is not available in this version. Leave it out.")
         for name in (*(v for v in self.states.values() if "," in v),):
-            raise CompileError(f"The state {escape_name(name)!r} asks for a capacity, but growing states are not available in this version.")
+            raise CompileError(
+                f"The state {escape_name(name)!r} asks for a capacity, but growing states are not available in this version."
+            )
 
     def for_entry(self, name: str, weights: WeightPool, kernels: KernelPool) -> Options:
         """The pipeline's options for one entry; what the entry says comes before what is said for all."""
         own = dict((self.entries or {}).get(name, {}))
         unknown = set(own) - {"dims", "input_shapes", "bind"}
         if unknown:
-            raise CompileError(f"The entry {escape_name(name)!r} has the option {escape_name(min(unknown))!r}; entries take dims, input_shapes and bind.")
+            raise CompileError(
+                f"The entry {escape_name(name)!r} has the option {escape_name(min(unknown))!r}; entries take dims, input_shapes and bind."
+            )
         return Options(
             entry=name,
             dims={**self.dims, **own.get("dims", {})},
@@ -176,7 +186,9 @@ def check(model: Any, **options: Any) -> list[Gap]:
     return []
 
 
-def _run(model: Any, options: Options, until: str | None, on_progress: OnProgress | None, keep: bool) -> list[PassTrace]:
+def _run(
+    model: Any, options: Options, until: str | None, on_progress: OnProgress | None, keep: bool
+) -> list[PassTrace]:
     expr.clear_cache()
     traces: list[PassTrace] = []
     program: Any = model
@@ -190,7 +202,16 @@ def _run(model: Any, options: Options, until: str | None, on_progress: OnProgres
         seconds = time.perf_counter() - start
         kept = _snapshot(program) if keep else program if number == len(pipeline) - 1 else None
         traces.append(
-            PassTrace(step.name, level_of(program), kept, step.options, result.statistics, result.refusals, seconds, result.changed)
+            PassTrace(
+                step.name,
+                level_of(program),
+                kept,
+                step.options,
+                result.statistics,
+                result.refusals,
+                seconds,
+                result.changed,
+            )
         )
         if on_progress is not None:
             on_progress(step.name, number + 1, len(pipeline))

@@ -47,6 +47,26 @@ class BuiltEntry:
     memory: dict[str, int]
 
 
+@dataclass
+class KernelPool:
+    """Distinct kernels by their text, with all the nodes that they serve."""
+
+    found: dict[str, tuple[str, Kernel, tuple[Declaration, ...], dict[str, None]]] = field(default_factory=dict)
+
+    def add(self, text: str, kernel: Kernel, declarations: tuple[Declaration, ...], nodes: Sequence[str]) -> str:
+        if text not in self.found:
+            slug = re.sub(r"[^A-Za-z0-9]+", "_", f"{kernel.schedule.split(':')[0]}_{nodes[0] if nodes else ''}")[:48]
+            self.found[text] = (f"k{len(self.found):03d}_{slug}".strip("_"), kernel, declarations, {})
+        self.found[text][3].update(dict.fromkeys(nodes))
+        return self.found[text][0]
+
+    def finished(self) -> tuple[PlanKernel, ...]:
+        return tuple(
+            PlanKernel(kernel_id, _header(tuple(nodes)) + text, kernel.workgroup_size, declarations)
+            for text, (kernel_id, kernel, declarations, nodes) in self.found.items()
+        )
+
+
 @dataclass(frozen=True)
 class BuildPlan(Pass[BoundProgram, BuiltEntry]):
     """`entry` is the entry's name, `states` are (input, output) names, `bound` the inputs that were made constants."""
@@ -54,7 +74,7 @@ class BuildPlan(Pass[BoundProgram, BuiltEntry]):
     entry: str = "main"
     states: tuple[tuple[str, str], ...] = ()
     bound: tuple[str, ...] = ()
-    kernels: KernelPool = field(default_factory=lambda: KernelPool(), repr=False)
+    kernels: KernelPool = field(default_factory=KernelPool, repr=False)
     name: ClassVar[str] = "build-plan"
 
     def run(self, program: BoundProgram) -> PassResult[BuiltEntry]:
@@ -110,26 +130,6 @@ def _views(program: BoundProgram, bound: BoundStep, kernel: Kernel) -> dict[str,
     return {n: Bound(slot, access[slot], types[n]) for n, slot in bound.slots.items()}
 
 
-@dataclass
-class KernelPool:
-    """Distinct kernels by their text, with all the nodes that they serve."""
-
-    found: dict[str, tuple[str, Kernel, tuple[Declaration, ...], dict[str, None]]] = field(default_factory=dict)
-
-    def add(self, text: str, kernel: Kernel, declarations: tuple[Declaration, ...], nodes: Sequence[str]) -> str:
-        if text not in self.found:
-            slug = re.sub(r"[^A-Za-z0-9]+", "_", f"{kernel.schedule.split(':')[0]}_{nodes[0] if nodes else ''}")[:48]
-            self.found[text] = (f"k{len(self.found):03d}_{slug}".strip("_"), kernel, declarations, {})
-        self.found[text][3].update(dict.fromkeys(nodes))
-        return self.found[text][0]
-
-    def finished(self) -> tuple[PlanKernel, ...]:
-        return tuple(
-            PlanKernel(kernel_id, _header(tuple(nodes)) + text, kernel.workgroup_size, declarations)
-            for text, (kernel_id, kernel, declarations, nodes) in self.found.items()
-        )
-
-
 def _header(nodes: tuple[str, ...], most: int = 24) -> str:
     lines = [f"// {escape_name(n)}" for n in nodes[:most]]
     if len(nodes) > most:
@@ -157,7 +157,7 @@ def _port(program: BoundProgram, port: l1.Port) -> Port:
     placed = program.placed
     t = placed.program.tensors[port.tensor]
     region = placed.regions.get(port.tensor)
-    lengths = ()
+    lengths: tuple[Length, ...] = ()
     if t.length is not None:
         where = placed.regions[t.length]
         lengths = (Length(t.length_axis, where.buffer, where.offset),)

@@ -16,7 +16,7 @@ import onnx_ir
 
 from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir.builder import Builder, Tensor
-from onnx2wgsl.ir.dtypes import BY_ONNX, DType, from_numpy
+from onnx2wgsl.ir.dtypes import BY_ONNX, DType
 from onnx2wgsl.ir.interp import evaluate, valid_part
 from onnx2wgsl.ir.lengths import LengthError
 from onnx2wgsl.ir.program import Node, Port, Program, TensorType, all_nodes
@@ -32,9 +32,12 @@ FOLD_LIMIT = 1 << 24
 
 # Operators besides the elementwise ones that never ask for the size of an axis they do not reduce with a mask.
 LENGTH_OPERATORS = frozenset(
-    "Identity Cast Transpose Squeeze Unsqueeze Reshape Flatten Slice Split Concat Expand Gather GatherND GatherElements OneHot "
-    "ReduceSum ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-    "ArgMax ArgMin Softmax LogSoftmax Shape Size MatMul Gemm If Loop".split()
+    (
+        *("Identity", "Cast", "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Slice", "Split", "Concat"),
+        *("Expand", "Gather", "GatherND", "GatherElements", "OneHot", "Shape", "Size", "MatMul", "Gemm", "If", "Loop"),
+        *("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2"),
+        *("ReduceLogSum", "ReduceLogSumExp", "ArgMax", "ArgMin", "Softmax", "LogSoftmax"),
+    )
 )
 
 
@@ -66,7 +69,9 @@ class Lowerer:
         dtype = BY_ONNX.get(int(tensor.dtype))
         if dtype is None:
             return UNKNOWN
-        name = name if name is not None and name not in self.builder.program.tensors else self.builder.fresh(name or "c")
+        name = (
+            name if name is not None and name not in self.builder.program.tensors else self.builder.fresh(name or "c")
+        )
         return self.builder.constant(np.asarray(tensor.numpy()).reshape(tuple(tensor.shape.numpy())), name, dtype)
 
     def node(self, node: onnx_ir.Node, env: dict[str, Any]) -> None:
@@ -124,7 +129,9 @@ class Lowerer:
         function = registry.find(node.domain, node.op_type, version)
         measured = any(isinstance(v, Tensor) and v.type.length is not None for v in inputs)
         if measured and node.op_type not in LENGTH_OPERATORS and not _elementwise(function):
-            raise registry.Refusal("an input has an axis whose length depends on data, which this operator does not take")
+            raise registry.Refusal(
+                "an input has an axis whose length depends on data, which this operator does not take"
+            )
         if function is None:
             return self.expanded(node, inputs, version)
         context = registry.Context(
@@ -137,7 +144,9 @@ class Lowerer:
         body = function_body(node, inputs, version)
         if body is None:
             known = f" in version {version}" if registry.find(node.domain, node.op_type, 1 << 20) else ""
-            raise registry.Refusal(f"operator {node.domain + '::' if node.domain else ''}{node.op_type} is not supported{known}")
+            raise registry.Refusal(
+                f"operator {node.domain + '::' if node.domain else ''}{node.op_type} is not supported{known}"
+            )
         outer = dict(self.opsets)
         self.opsets.update({o.domain: o.version for o in body.opset_import})
         gaps = len(self.gaps)
@@ -164,7 +173,7 @@ class _Skipped(Exception):
 def function_body(node: onnx_ir.Node, inputs: Sequence[Any], version: int) -> onnx.FunctionProto | None:
     """The function body that ONNX itself gives an operator, for the types of its inputs, or None."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
@@ -176,7 +185,7 @@ def function_body(node: onnx_ir.Node, inputs: Sequence[Any], version: int) -> on
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= max(version, schema.since_version)]
     best = max(versions or schema.context_dependent_function_opset_versions)
     raw = schema.get_context_dependent_function_with_opset_version(best, proto.SerializeToString(), types)
-    return onnx.FunctionProto.FromString(raw) if raw else None
+    return onnx.FunctionProto.FromString(bytes(raw)) if raw else None
 
 
 def _type_proto(value: Any) -> onnx.TypeProto:
@@ -245,7 +254,9 @@ def lower_model(model: onnx_ir.Model) -> Program:
     inputs = declare_inputs(builder, graph)
     for value, tensor in zip(graph.inputs, inputs, strict=True):
         if tensor is UNKNOWN:
-            lowerer.gaps.append(Gap("", "input", f"graph input {value.name} is {value.type}, which has no tensor on the GPU"))
+            lowerer.gaps.append(
+                Gap("", "input", f"graph input {value.name} is {value.type}, which has no tensor on the GPU")
+            )
     outputs = lowerer.graph(graph, inputs)
     if lowerer.gaps:
         raise UnsupportedError(lowerer.gaps)

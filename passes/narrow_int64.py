@@ -15,9 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from onnx2wgsl.ir import expr as ex
-from onnx2wgsl.ir.dtypes import BOOL, I32, I64, U32, U64, DType
+from onnx2wgsl.ir.dtypes import BOOL, I32, I64, U32, U64
 from onnx2wgsl.ir.expr import Expr
-from onnx2wgsl.ir.program import Nest, Program, TensorType, all_nodes
+from onnx2wgsl.ir.program import Nest, Program, Store, TensorType, all_nodes
 from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
@@ -67,7 +67,9 @@ class Facts:
         return I32.lo <= lo and hi <= I32.hi
 
     def of(self, e: Expr) -> Range:
-        whole = (e.dtype.lo, e.dtype.hi) if e.dtype.is_integer else (0, 1) if e.dtype is BOOL else (-(1 << 127), 1 << 127)
+        whole = (
+            (e.dtype.lo, e.dtype.hi) if e.dtype.is_integer else (0, 1) if e.dtype is BOOL else (-(1 << 127), 1 << 127)
+        )
         match e.op:
             case "const":
                 return (int(e.attr), int(e.attr)) if not e.dtype.is_float else whole
@@ -183,7 +185,7 @@ class Narrow(Rewriter):
     def as_index(self, e: Expr) -> Expr:
         return self.low(e) if e.dtype in WIDE else self(e)
 
-    def store(self, store):  # type: ignore[no-untyped-def]
+    def store(self, store: Store) -> Store:
         made = super().store(store)
         if self.tensors[store.tensor].dtype is I32 and store.value.dtype in WIDE:
             return replace(made, value=self.low(store.value))

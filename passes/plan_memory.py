@@ -194,7 +194,7 @@ def largest_live(lives: Sequence[Life], steps: int) -> int:
 
 
 def _colours(program: KernelProgram, lives: Sequence[Life]) -> dict[str, int]:
-    """An arena for each intermediate such that few-arena greedy colouring keeps stencils from writing what they read."""
+    """An arena for each intermediate, such that no stencil writes an arena that it reads."""
     intermediates = {life.name for life in lives}
     conflicts: dict[str, set[str]] = {n: set() for n in intermediates}
     for step in program.steps:

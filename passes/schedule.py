@@ -147,7 +147,9 @@ def stacked_body(scan: Scan, tensors: Mapping[str, TensorType]) -> list[Node]:
         node = body[writer] if writer is not None else None
         if isinstance(node, Nest):
             made = [st for st in node.stores if st.tensor == s.value]
-            extra = [replace(st, tensor=s.result, index=(*st.index[: s.axis], s.index, *st.index[s.axis :])) for st in made]
+            extra = [
+                replace(st, tensor=s.result, index=(*st.index[: s.axis], s.index, *st.index[s.axis :])) for st in made
+            ]
             body[writer] = replace(node, stores=(*node.stores, *extra))  # type: ignore[index]
             continue
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(tensors[s.value].shape))

@@ -98,7 +98,9 @@ def on_gpu(program: Program, feeds: Mapping[str, Array]) -> dict[str, Array]:
         return dict(session.run(feeds))
 
 
-def everywhere(program: Program, feeds: Mapping[str, Array], gpu: bool = True) -> Iterator[tuple[str, dict[str, Array]]]:
+def everywhere(
+    program: Program, feeds: Mapping[str, Array], gpu: bool = True
+) -> Iterator[tuple[str, dict[str, Array]]]:
     """The outputs by the interpreter after each pass, and on the GPU."""
     for name, stage in stages(program):
         yield name, interpret(stage, feeds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.bijection import at_dimensions, invert
 from onnx2wgsl.ir.expr import Expr
@@ -25,7 +24,7 @@ def fuse_epilogue(graph: Graph, producer: int, reader: int) -> str | None:
         return "an output is written in parts"
     stores: list[Store] = []
     for store in taken.stores:
-        moved = _move(graph, made, taken, store, outputs)
+        moved = _move(graph, taken, store, outputs)
         if isinstance(moved, str):
             return moved
         stores.append(moved)
@@ -44,7 +43,7 @@ def _needed(graph: Graph, tensor: str, reader: int) -> bool:
     return graph.stored(tensor) or bool(graph.readers.get(tensor, set()) - {reader})
 
 
-def _move(graph: Graph, made: Nest, taken: Nest, store: Store, outputs: dict[str, Store]) -> Store | str:
+def _move(graph: Graph, taken: Nest, store: Store, outputs: dict[str, Store]) -> Store | str:
     """A store of the map over the axes of the producer's store, with its loads of the producer's outputs replaced."""
     loads = [e for e in ex.loads(store.value) if e.attr in outputs]
     if not loads:

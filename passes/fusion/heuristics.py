@@ -12,8 +12,47 @@ LARGEST_NEST = 400
 CHEAP = 8
 """Cost up to which a map is computed again for each of several readers."""
 
-FREE = frozenset({"const", "load", "index", "acc", "leaf", "assume", "select", "and", "or", "not", "le", "lt", "cast", "exact", "bitcast", "lo", "hi"})
-DEAR = frozenset({"exp", "log", "pow", "erf", "tanh", "sin", "cos", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan"})
+FREE = frozenset(
+    {
+        "const",
+        "load",
+        "index",
+        "acc",
+        "leaf",
+        "assume",
+        "select",
+        "and",
+        "or",
+        "not",
+        "le",
+        "lt",
+        "cast",
+        "exact",
+        "bitcast",
+        "lo",
+        "hi",
+    }
+)
+DEAR = frozenset(
+    {
+        "exp",
+        "log",
+        "pow",
+        "erf",
+        "tanh",
+        "sin",
+        "cos",
+        "tan",
+        "sinh",
+        "cosh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "asin",
+        "acos",
+        "atan",
+    }
+)
 
 
 def cost(e: Expr) -> int:
@@ -31,7 +70,7 @@ def may_repeat(arithmetic: int, large_loads: int, readers: int, multiplicity: fl
     if arithmetic == 0 and large_loads <= 1:
         return True
     if readers == 1:
-        return multiplicity <= 1 or arithmetic * (multiplicity - 1) <= 2 * CHEAP and large_loads <= 1
+        return multiplicity <= 1 or (arithmetic * (multiplicity - 1) <= 2 * CHEAP and large_loads <= 1)
     limit = 2 * CHEAP if readers == 2 else CHEAP
     return large_loads <= 1 and arithmetic <= limit and multiplicity <= 2
 
@@ -40,7 +79,7 @@ def may_feed_contraction(arithmetic: int, loads: int, large_loads: int, multipli
     """Whether a map may be computed inside of a contraction's operand."""
     if loads > 6 or large_loads > 1:
         return False
-    return arithmetic == 0 or arithmetic <= CHEAP and multiplicity <= 16
+    return arithmetic == 0 or (arithmetic <= CHEAP and multiplicity <= 16)
 
 
 def rows_are_long(rows: int, longest: int) -> bool:

@@ -148,7 +148,7 @@ def _bound(graph: Graph, rows: Nest, e: Expr, env: dict[str, Index], outputs: di
         if any(at[a.name] != a.var for a in rows.space):
             return None
         replaced[load] = source.value.substitute({a.name: at[a.name] for a in source.axes})
-    return ex.rewrite(moved, lambda n: replaced.get(n)) if replaced else moved
+    return ex.rewrite(moved, replaced.get) if replaced else moved
 
 
 def _needed(graph: Graph, tensor: str, reader: int) -> bool:

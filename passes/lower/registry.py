@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir
@@ -18,8 +18,8 @@ from onnx2wgsl.errors import Gap
 from onnx2wgsl.ir.builder import Builder, Tensor
 from onnx2wgsl.ir.dtypes import BY_ONNX, DType
 
-Result = Union[Tensor, list[Any], None]
-Results = Union[Result, tuple[Result, ...]]
+Result = Tensor | list[Any] | None
+Results = Result | tuple[Result, ...]
 Lowering = Callable[["Context"], Results]
 F = TypeVar("F", bound=Callable[..., Any])
 
