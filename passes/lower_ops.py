@@ -176,8 +176,10 @@ def function_body(node: onnx_ir.Node, inputs: Sequence[Any], version: int) -> on
         schema: Any = onnx.defs.get_schema(node.op_type, version, node.domain)
     except onnx.defs.SchemaError:
         return None
+    body: onnx.FunctionProto
     if schema.has_function:
-        return schema.function_body
+        body = schema.function_body
+        return body
     if not schema.has_context_dependent_function:
         return None
     types = [_type_proto(v).SerializeToString() for v in inputs if not isinstance(v, list)]
@@ -185,7 +187,10 @@ def function_body(node: onnx_ir.Node, inputs: Sequence[Any], version: int) -> on
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= max(version, schema.since_version)]
     best = max(versions or schema.context_dependent_function_opset_versions)
     raw = schema.get_context_dependent_function_with_opset_version(best, proto.SerializeToString(), types)
-    return onnx.FunctionProto.FromString(bytes(raw)) if raw else None
+    if not raw:
+        return None
+    body = onnx.FunctionProto.FromString(raw)
+    return body
 
 
 def _type_proto(value: Any) -> onnx.TypeProto:
