@@ -24,6 +24,7 @@ from .plan_memory import PlanMemory, WeightPool
 from .schedule import Schedule
 from .simplify import Simplify
 from .split_int64 import SplitInt64
+from .split_large import SplitLarge
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def passes(options: Options) -> Sequence[Pass[Any, Any]]:
         Fuse(),
         MergeContractions(),
         PackConstants(),
+        SplitLarge(),
         FitBindings(),
         NarrowInt64(),
         SplitInt64(),
