@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 def digest(*parts: Any) -> bytes:
     """A structural fingerprint that does not depend on the process."""
-    state = hashlib.blake2b(digest_size=12)
-    for part in parts:
-        state.update(part if isinstance(part, bytes) else repr(part).encode())
-        state.update(b"\0")
-    return state.digest()
+    text = b"\0".join([part if type(part) is bytes else repr(part).encode() for part in parts])
+    return hashlib.blake2b(text, digest_size=12).digest()
 
 
 class Atom:
@@ -118,32 +115,64 @@ class Param(Atom):
 IndexLike = Union["Index", Atom, int]
 
 
-def _order(atom: Atom) -> tuple[int, Any]:
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _order_of_term(term: tuple[Atom, int]) -> tuple[int, Any]:
+    atom = term[0]
     return (0, atom.name) if isinstance(atom, Var) else (1, atom.key)
 
 
 class Index:
-    """An affine sum over atoms; immutable, normalised, hashable. `lo` and `hi` bound its value, inclusively."""
+    """An affine sum over atoms; immutable, normalised, hashable. `lo` and `hi` bound its value, inclusively.
 
-    __slots__ = ("const", "free", "hi", "key", "lo", "terms")
+    Fingerprint and free variables are computed when they are first asked for: most indices are steps on the way to one
+    that is kept.
+    """
+
+    __slots__ = ("_free", "_key", "const", "hi", "lo", "terms")
     const: int
     terms: tuple[tuple[Atom, int], ...]
+    _key: bytes | None
+    _free: frozenset[str] | None
 
     def __init__(self, terms: Mapping[Atom, int], const: int) -> None:
-        kept = [(a, c) for a, c in terms.items() if c and a.lo != a.hi]
-        const += sum(c * a.lo for a, c in terms.items() if a.lo == a.hi)
-        kept.sort(key=lambda term: _order(term[0]))
-        self.terms, self.const = tuple(kept), const
-        self.lo = const + sum(c * (a.lo if c > 0 else a.hi) for a, c in kept)
-        self.hi = const + sum(c * (a.hi if c > 0 else a.lo) for a, c in kept)
-        self.key = digest("index", const, *(part for a, c in kept for part in (a.key, c)))
-        self.free = frozenset().union(*(a.free for a, _ in kept)) if kept else frozenset()
+        kept = []
+        lo = hi = 0
+        for atom, c in terms.items():
+            if not c:
+                continue
+            low, high = atom.lo * c, atom.hi * c
+            if low == high:
+                const += low
+                continue
+            kept.append((atom, c))
+            lo += min(low, high)
+            hi += max(low, high)
+        if len(kept) > 1:
+            kept.sort(key=_order_of_term)
+        self.terms, self.const, self.lo, self.hi = tuple(kept), const, const + lo, const + hi
+        self._key = self._free = None
+
+    @property
+    def key(self) -> bytes:
+        """A structural fingerprint."""
+        if self._key is None:
+            self._key = digest("index", self.const, *(part for a, c in self.terms for part in (a.key, c)))
+        return self._key
+
+    @property
+    def free(self) -> frozenset[str]:
+        """The loop variables that the index depends on."""
+        if self._free is None:
+            self._free = frozenset().union(*(a.free for a, _ in self.terms)) if self.terms else _NOTHING
+        return self._free
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Index) and self.key == other.key)
+        return self is other or (isinstance(other, Index) and self.const == other.const and self.terms == other.terms)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash((self.const, self.terms))
 
     def __repr__(self) -> str:
         parts = [f"{a!r}" if c == 1 else f"{c}*{a!r}" for a, c in self.terms]
@@ -170,6 +199,8 @@ class Index:
         if isinstance(other, int):
             return self if other == 0 else Index(dict(self.terms), self.const + other)
         right = index(other)
+        if not right.terms:
+            return self + right.const
         terms = dict(self.terms)
         for atom, c in right.terms:
             terms[atom] = terms.get(atom, 0) + c
@@ -189,6 +220,8 @@ class Index:
     def __mul__(self, factor: int) -> Index:
         if factor == 1:
             return self
+        if not self.terms:
+            return constant(self.const * factor)
         return Index({a: c * factor for a, c in self.terms}, self.const * factor)
 
     __rmul__ = __mul__
@@ -263,7 +296,7 @@ def var(name: str, size: int) -> Index:
 
 def _recombine(terms: dict[Atom, int]) -> dict[Atom, int]:
     """Rewrites `k·c·(x / c) + k·(x % c)` as `k·x`, until nothing changes."""
-    changed = True
+    changed = any(isinstance(atom, Mod) for atom in terms)
     while changed:
         changed = False
         for atom, k in list(terms.items()):

@@ -60,9 +60,9 @@ def verify_kernels(program: KernelProgram) -> None:
 
 def _verify_step(program: KernelProgram, step: KernelStep) -> None:
     text = f"dispatch of {', '.join(step.nodes)}"
-    for name in (*step.reads, *step.writes, *step.rename.values()):
-        if name not in program.tensors:
-            raise VerificationError("a declared tensor", repr(name), text)
+    for name in (*step.reads, *step.writes):
+        if step.bound(name) not in program.tensors:
+            raise VerificationError("a declared tensor", repr(step.bound(name)), text)
     if not step.variants:
         raise VerificationError("at least one kernel", "none", text)
 

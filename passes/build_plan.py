@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnx2wgsl.codegen.emitter import uniform_field
-from onnx2wgsl.codegen.storage import root, storage_of
+from onnx2wgsl.codegen.storage import storage_of
 from onnx2wgsl.codegen.wgsl import Bound, element_types, print_kernel
 from onnx2wgsl.errors import escape_name
 from onnx2wgsl.ir import program as l1
@@ -52,6 +52,16 @@ class KernelPool:
     """Distinct kernels by their text, with all the nodes that they serve."""
 
     found: dict[str, tuple[str, Kernel, tuple[Declaration, ...], dict[str, None]]] = field(default_factory=dict)
+    printed: dict[tuple[Any, ...], tuple[Kernel, str, tuple[Declaration, ...]]] = field(default_factory=dict)
+
+    def print(
+        self, kernel: Kernel, views: Mapping[str, Bound], fields: tuple[str, ...]
+    ) -> tuple[str, tuple[Declaration, ...]]:
+        """The text and declarations of a kernel; printed once for each way in which it is bound."""
+        key = (id(kernel), tuple(views.items()), fields)
+        if key not in self.printed:
+            self.printed[key] = (kernel, *print_kernel(kernel, views, (), fields, UNIFORM_SLOT_START))
+        return self.printed[key][1:]
 
     def add(self, text: str, kernel: Kernel, declarations: tuple[Declaration, ...], nodes: Sequence[str]) -> str:
         if text not in self.found:
@@ -112,8 +122,7 @@ class BuildPlan(Pass[BoundProgram, BuiltEntry]):
         variants = []
         declarations: tuple[Declaration, ...] = ()
         for kernel in step.variants:
-            views = _views(program, bound, kernel)
-            text, declarations = print_kernel(kernel, views, (), fields, UNIFORM_SLOT_START)
+            text, declarations = kernels.print(kernel, _views(program, bound, kernel), fields)
             kernel_id = kernels.add(text, kernel, declarations, step.nodes)
             variants.append(Variant(kernel_id, kernel.grid, prefer=dict(kernel.prefer)))
         label = step.nodes[0] if step.nodes else "step"
@@ -124,7 +133,7 @@ class BuildPlan(Pass[BoundProgram, BuiltEntry]):
 def _views(program: BoundProgram, bound: BoundStep, kernel: Kernel) -> dict[str, Bound]:
     """How each slot is declared in a kernel; tensors that share a slot share its declaration."""
     tensors = program.placed.program.tensors
-    elements = {n: storage_of(tensors[root(tensors, n)].dtype).element for n in bound.slots}
+    elements = {n: storage_of(tensors[bound.step.bound(n)].dtype).element for n in bound.slots}
     types = {**elements, **element_types(kernel, elements)}
     access = {b.slot: b.access for b in bound.bindings}
     return {n: Bound(slot, access[slot], types[n]) for n, slot in bound.slots.items()}

@@ -21,6 +21,7 @@ from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
 from onnx2wgsl.ir.kernel import Kernel, KernelProgram, KernelStep
 from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Scan, Store, TensorType, unique
+from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
 
@@ -45,7 +46,8 @@ class _Layout:
     steps: list[KernelStep] = field(default_factory=list)
     rename: dict[str, str] = field(default_factory=dict)
     uniforms: tuple[tuple[str, int], ...] = ()
-    variants: dict[int, list[tuple[Nest, tuple[Kernel, ...]]]] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], tuple[Kernel, ...]] = field(default_factory=dict)
+    parts: dict[int, list[_Part]] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         result: dict[str, int] = {}
@@ -65,18 +67,29 @@ class _Layout:
 
     def nest(self, nest: Nest) -> None:
         """One dispatch per nest; a nest without steps gives one per group of stores over the same space."""
-        if id(nest) not in self.variants:
-            self.variants[id(nest)] = [(part, schedules(part, self.tensors)) for part in split_stores(nest)]
-        for part, variants in self.variants[id(nest)]:
-            self.dispatch(part, variants)
+        if id(nest) not in self.parts:
+            self.parts[id(nest)] = [self.part(p) for p in split_stores(nest)]
+        for part in self.parts[id(nest)]:
+            self.dispatch(part)
 
-    def dispatch(self, part: Nest, variants: tuple[Kernel, ...]) -> None:
-        used = {f"u.{p}" for p in params(part)}
-        uniforms = tuple((n, v) for n, v in self.uniforms if f"u.{n}" in used)
-        reads = unique(root(self.tensors, r) for r in part.reads)
-        writes = unique(root(self.tensors, w) for w in part.writes)
-        names = {n: self.rename[n] for n in (*reads, *writes) if n in self.rename}
-        self.steps.append(KernelStep(variants, reads, writes, part.nodes, uniforms, names, bool(part.steps)))
+    def part(self, nest: Nest) -> _Part:
+        """A nest with its schedules, which nests that are equal but for the names of their tensors share."""
+        names, renamed, types = canonical(nest, self.tensors)
+        key = (renamed, tuple(types.items()))
+        if key not in self.known:
+            self.known[key] = schedules(renamed, types)
+        roots = {names[n]: n for n in names if self.tensors[n].place is None}
+        reads = unique(root(types, r) for r in renamed.reads)
+        writes = unique(root(types, w) for w in renamed.writes)
+        return _Part(nest, self.known[key], reads, writes, roots)
+
+    def dispatch(self, part: _Part) -> None:
+        used = params(part.nest)
+        uniforms = tuple((n, v) for n, v in self.uniforms if n in used)
+        rename = {c: self.rename.get(n, n) for c, n in part.roots.items() if c in part.reads or c in part.writes}
+        stencil = bool(part.nest.steps)
+        step = KernelStep(part.variants, part.reads, part.writes, part.nest.nodes, uniforms, rename, stencil)
+        self.steps.append(step)
 
     def scan(self, scan: Scan) -> None:
         """The body's dispatches once per step; carried tensors alternate between two buffers."""
@@ -115,6 +128,55 @@ class _Layout:
         i = tuple(a.var for a in axes)
         value = ex.load(source, self.tensors[source].dtype, i)
         self.nest(Nest(axes, (), (Store(target, (), i, value),), nodes))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A nest, its schedules, the canonical names of what it reads and writes, and the tensors behind them."""
+
+    nest: Nest
+    variants: tuple[Kernel, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    roots: dict[str, str]
+
+
+class _Rename(Rewriter):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def visit(self, e: ex.Expr, args: tuple[ex.Expr, ...]) -> ex.Expr:
+        if e.op == "load":
+            return ex.load(self.names[e.attr], e.dtype, self.indices(e.index))
+        if e.op == "index":
+            return ex.index_value(self.index(e.index[0]), e.dtype)
+        if e.op == "assume":
+            return ex.assume(args[0], *e.attr)
+        return super().visit(e, args)
+
+    def store(self, store: Store) -> Store:
+        return replace(super().store(store), tensor=self.names[store.tensor])
+
+
+def canonical(
+    nest: Nest, tensors: Mapping[str, TensorType]
+) -> tuple[dict[str, str], Nest, dict[str, TensorType]]:
+    """A nest with its tensors renamed by their order: the names, the nest without provenance, and the tensors' types."""
+    names: dict[str, str] = {}
+    for name in (*nest.reads, *nest.writes):
+        while name not in names:
+            names[name] = f"t{len(names)}"
+            place = tensors[name].place
+            name = name if place is None else place.parent
+    types = {}
+    for name, short in names.items():
+        t = tensors[name]
+        place = None if t.place is None else replace(t.place, parent=names[t.place.parent])
+        types[short] = TensorType(t.dtype, t.shape, place=place)
+    renamed = _Rename(names).node(nest)
+    assert isinstance(renamed, Nest)
+    return names, replace(renamed, nodes=()), types
 
 
 def params(nest: Nest) -> set[str]:
