@@ -25,22 +25,91 @@ _FUNCTIONS: dict[str, str] = {
 }""",
     "lt_f32": "fn lt_f32(a: f32, b: f32) -> bool { return a < b && !is_nan(a) && !is_nan(b); }",
     "le_f32": "fn le_f32(a: f32, b: f32) -> bool { return a <= b && !is_nan(a) && !is_nan(b); }",
+    "scale_f32": """fn scale_f32(x: f32, n: i32) -> f32 {
+  let half = n >> 1u;
+  return x * bitcast<f32>(u32(half + 127) << 23u) * bitcast<f32>(u32(n - half + 127) << 23u);
+}""",
     "tanh_f32": """fn tanh_f32(x: f32) -> f32 {
-  let t = tanh(clamp(x, -10.0, 10.0));
-  return select(select(t, x, abs(x) < 0.0002), x, is_nan(x));
+  let t = min(abs(x), 10.0);
+  let s = x * x;
+  let small = ((((-5.70498873e-3 * s + 2.06390888e-2) * s - 5.37397156e-2) * s + 0.133314422) * s - 0.333332819) * s * x + x;
+  let large = 1.0 - 2.0 / (exp_f32(2.0 * t) + 1.0);
+  return select(select(select(large, -large, x < 0.0), small, t < 0.625), x, is_nan(x));
 }""",
     "exp_f32": """fn exp_f32(x: f32) -> f32 {
-  let y = select(exp(clamp(x, -104.0, 88.7)), exp(min(x, 88.72)), x > 88.7);
-  return select(select(select(y, 0.0, x < -103.9), bitcast<f32>(inf_bits), x > 88.7229), x, is_nan(x));
+  let t = clamp(x, -104.0, 89.0);
+  let n = round(t * 1.44269504);
+  let r = (t - n * 0.693359375) + n * 2.12194440e-4;
+  var p = ((1.98756915e-4 * r + 1.39819995e-3) * r + 8.33345191e-3) * r + 4.16657959e-2;
+  p = ((p * r + 0.166666655) * r + 0.5) * r * r + r + 1.0;
+  let edge = select(x, bitcast<f32>(inf_bits), x > 88.7228317);
+  return select(scale_f32(p, i32(n)), edge, x > 88.7228317 || is_nan(x));
 }""",
     "log_f32": """fn log_f32(x: f32) -> f32 {
-  let nan = bitcast<f32>(nan_bits);
-  let edge = select(select(nan, -bitcast<f32>(inf_bits), x == 0.0), x, is_nan(x) || x > 3.0e38);
-  return select(edge, log(x), x > 0.0 && x <= 3.0e38);
+  let bits = bitcast<u32>(x);
+  if ((bits & 0x7fffffffu) == 0u) { return -bitcast<f32>(inf_bits); }
+  if (bits >= 0x7f800000u) { return select(bitcast<f32>(nan_bits), x, bits == 0x7f800000u); }
+  let tiny = bits < 0x800000u;
+  let moved = select(bits, bitcast<u32>(f32(i32(bits))), tiny) - 0x3f3504f3u;
+  let e = f32((bitcast<i32>(moved) >> 23u) - select(0, 149, tiny));
+  let f = bitcast<f32>((moved & 0x7fffffu) + 0x3f3504f3u) - 1.0;
+  let s = f * f;
+  var p = ((7.03768363e-2 * f - 0.115146103) * f + 0.116769987) * f - 0.124201408;
+  p = ((((p * f + 0.142493228) * f - 0.166680577) * f + 0.200007148) * f - 0.249999940) * f + 0.333333312;
+  return (f + (f * s * p - e * 2.12194440e-4 - 0.5 * s)) + e * 0.693359375;
 }""",
     "sqrt_f32": """fn sqrt_f32(x: f32) -> f32 {
-  let edge = select(x, bitcast<f32>(nan_bits), x < 0.0);
-  return select(edge, sqrt(x), x > 0.0 && x <= 3.4e38);
+  let bits = bitcast<u32>(x);
+  let edge = select(x, bitcast<f32>(nan_bits), bits > 0x80000000u);
+  return select(edge, sqrt(x), bits > 0u && bits < 0x7f800000u);
+}""",
+    "high_f32": "fn high_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u); }",
+    "power_f32": """fn power_f32(a: f32, b: f32) -> f32 {
+  let bits = bitcast<u32>(a);
+  let tiny = bits < 0x800000u;
+  let size = select(bits, bitcast<u32>(f32(i32(bits))), tiny);
+  let j = size & 0x7fffffu;
+  let middle = j > 0x1cc471u && j < 0x5db3d7u;
+  let above = select(0u, 1u, j >= 0x5db3d7u);
+  let e = f32(i32((size >> 23u) + above) - 127 - select(0, 149, tiny));
+  let m = (j | 0x3f800000u) - (above << 23u);
+  let x = bitcast<f32>(m);
+  let base = select(1.0, 1.5, middle);
+  let u = x - base;
+  let v = 1.0 / (x + base);
+  let s = u * v;
+  let sh = high_f32(s);
+  let th = bitcast<f32>((((m >> 1u) & 0xfffff000u) | 0x20000000u) + 0x400000u + select(0u, 0x200000u, middle));
+  let tl = x - (th - base);
+  let sl = v * ((u - sh * th) - sh * tl);
+  let q = s * s;
+  var r = q * q * (0.6 + q * (0.428571433 + q * (0.333333343 + q * (0.272728115 + q * (0.230660751 + q * 0.206975013)))));
+  r += sl * (sh + s);
+  let w = sh * sh;
+  let ch = high_f32(3.0 + w + r);
+  let cl = r - ((ch - 3.0) - w);
+  let ph = high_f32(sh * ch + (sl * ch + cl * s));
+  let pl = (sl * ch + cl * s) - (ph - sh * ch);
+  let zh = 0.961914063 * ph;
+  let zl = -1.17368574e-4 * ph + pl * 0.961796701 + select(0.0, 1.56322085e-6, middle);
+  let dh = select(0.0, 0.584960938, middle);
+  let t1 = high_f32(((zh + zl) + dh) + e);
+  let t2 = zl - (((t1 - e) - dh) - zh);
+  let bh = high_f32(b);
+  let yl = (b - bh) * t1 + b * t2;
+  let yh = bh * t1;
+  let z = yl + yh;
+  if (z >= 128.0) { return bitcast<f32>(inf_bits); }
+  if (z < -150.0) { return 0.0; }
+  let n = round(z);
+  let t = bitcast<f32>(bitcast<u32>(yl + (yh - n)) & 0xffff8000u);
+  let g = t * 0.693145752;
+  let h = (yl - (t - (yh - n))) * 0.693147182 + t * 1.42860654e-6;
+  let k = g + h;
+  let l = h - (k - g);
+  let c = k * k;
+  let d = k - c * (0.166666672 + c * (-2.77777785e-3 + c * (6.61375598e-5 + c * (-1.65339020e-6 + c * 4.13813694e-8))));
+  return scale_f32(1.0 - (((k * d) / (d - 2.0) - (l + k * l)) - k), i32(n));
 }""",
     "pow_f32": """fn pow_f32(a: f32, b: f32) -> f32 {
   if (b == 0.0 || a == 1.0) { return 1.0; }
@@ -48,20 +117,20 @@ _FUNCTIONS: dict[str, str] = {
   if (b == 1.0) { return a; }
   if (b == 2.0) { return a * a; }
   if (b == 3.0) { return a * a * a; }
-  if (b == -1.0) { return 1.0 / a; }
-  if (b == 0.5) { return sqrt_f32(abs(a) + select(0.0, bitcast<f32>(nan_bits), a < 0.0)); }
+  if (b == -1.0 && a != 0.0) { return 1.0 / a; }
+  if (b == 0.5 && a >= 0.0) { return sqrt_f32(a); }
   let whole = floor(b) == b;
   let odd = whole && abs(b) < 16777216.0 && floor(b * 0.5) * 2.0 != b;
-  if (a == 0.0) {
-    let negative = odd && bitcast<u32>(a) == 0x80000000u;
-    let size = select(0.0, bitcast<f32>(inf_bits), b < 0.0);
-    return select(size, -size, negative);
+  let size = bitcast<f32>(bitcast<u32>(a) & 0x7fffffffu);
+  let negative = odd && bitcast<u32>(a) >= 0x80000000u;
+  if (bitcast<u32>(size) == 0u || is_inf(a) || is_inf(b)) {
+    let vanishes = select((size < 1.0) == (b > 0.0), false, size == 1.0);
+    let edge = select(select(bitcast<f32>(inf_bits), 0.0, vanishes), 1.0, size == 1.0);
+    return select(edge, -edge, negative);
   }
   if (a < 0.0 && !whole) { return bitcast<f32>(nan_bits); }
-  let size = exp_f32(b * log_f32(abs(a)));
-  let direct = pow(abs(a), b);
-  let best = select(size, direct, size > 1e-30 && size < 1e30);
-  return select(best, -best, a < 0.0 && odd);
+  let made = power_f32(size, b);
+  return select(made, -made, negative);
 }""",
     "erf_f32": """fn erf_f32(x: f32) -> f32 {
   let t = abs(x);
@@ -83,16 +152,56 @@ _FUNCTIONS: dict[str, str] = {
   r = fma(r, s, 1.28379166e-1);
   return select(fma(r, x, x), x, is_nan(x));
 }""",
-    "reduced_turns": """fn reduced_turns(x: f32) -> f32 {
-  let k = round(x * 0.15915494);
-  return fma(k, 1.7484555e-7, fma(k, -6.2831855, x));
+    "quarter_turns": """fn quarter_turns(x: f32) -> vec2<f32> {
+  let bits = bitcast<u32>(x);
+  let size = bits & 0x7fffffffu;
+  if (size < 0x3f490fdbu) { return vec2<f32>(x, 0.0); }
+  if (size >= 0x7f800000u) { return vec2<f32>(bitcast<f32>(nan_bits), 0.0); }
+  var digits = array<u32, 7>(0u, 0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u);
+  let mantissa = (bits << 8u) | 0x80000000u;
+  let e = (size >> 23u) - 126u;
+  let i = e >> 5u;
+  let n = e & 31u;
+  let top = vec3<u32>(digits[i], digits[i + 1u], digits[i + 2u]);
+  let rest = vec3<u32>(digits[i + 1u], digits[i + 2u], digits[i + 3u]);
+  let word = select((top << vec3<u32>(n)) | (rest >> vec3<u32>((32u - n) & 31u)), top, n == 0u);
+  let low = vec2<u32>(mulhi_u32(mantissa, word.z), 0u);
+  let middle = vec2<u32>(mantissa * word.y, mulhi_u32(mantissa, word.y));
+  let turn = add64(add64(low, middle), vec2<u32>(0u, mantissa * word.x));
+  let near = (turn.y + 0x20000000u) >> 30u;
+  let r = s64tof32(sub64(turn, vec2<u32>(0u, near << 30u))) * 3.40612158e-19;
+  let q = f32(i32(near & 3u));
+  return select(vec2<f32>(r, q), vec2<f32>(-r, 4.0 - q), bits != size);
 }""",
-    "sin_f32": "fn sin_f32(x: f32) -> f32 { return sin(reduced_turns(x)); }",
-    "cos_f32": "fn cos_f32(x: f32) -> f32 { return cos(reduced_turns(x)); }",
-    "tan_f32": "fn tan_f32(x: f32) -> f32 { let r = reduced_turns(x); return sin(r) / cos(r); }",
+    "sine_of": """fn sine_of(r: f32) -> f32 {
+  let s = r * r;
+  return ((-1.95152959e-4 * s + 8.33216087e-3) * s - 0.166666546) * s * r + r;
+}""",
+    "cosine_of": """fn cosine_of(r: f32) -> f32 {
+  let s = r * r;
+  return ((2.44331571e-5 * s - 1.38873163e-3) * s + 4.16666457e-2) * s * s - 0.5 * s + 1.0;
+}""",
+    "sin_f32": """fn sin_f32(x: f32) -> f32 {
+  let t = quarter_turns(x);
+  let q = u32(t.y);
+  let size = select(sine_of(t.x), cosine_of(t.x), (q & 1u) == 1u);
+  return select(size, -size, (q & 2u) == 2u);
+}""",
+    "cos_f32": """fn cos_f32(x: f32) -> f32 {
+  let t = quarter_turns(x);
+  let q = u32(t.y) + 1u;
+  let size = select(sine_of(t.x), cosine_of(t.x), (q & 1u) == 1u);
+  return select(size, -size, (q & 2u) == 2u);
+}""",
+    "tan_f32": """fn tan_f32(x: f32) -> f32 {
+  let t = quarter_turns(x);
+  let sine = sine_of(t.x);
+  let cosine = cosine_of(t.x);
+  return select(sine / cosine, -cosine / sine, (u32(t.y) & 1u) == 1u);
+}""",
     "sinh_f32": """fn sinh_f32(x: f32) -> f32 {
   let s = x * x;
-  let small = x * (1.0 + s * (0.16666667 + s * (0.008333334 + s * 0.0001984127)));
+  let small = ((2.03721913e-4 * s + 8.33028376e-3) * s + 0.166667160) * s * x + x;
   let half = exp_f32(abs(x) * 0.5);
   let large = 0.5 * half * half - 0.5 / half / half;
   return select(select(large, -large, x < 0.0), small, abs(x) < 1.0);
@@ -104,26 +213,47 @@ _FUNCTIONS: dict[str, str] = {
     "asinh_f32": """fn asinh_f32(x: f32) -> f32 {
   let t = abs(x);
   let s = x * x;
-  let small = x * (1.0 + s * (-0.16666667 + s * (0.075 - s * 0.044642857)));
-  let large = select(log_f32(t + sqrt(s + 1.0)), log_f32(t) + 0.6931472, t > 1.0e9);
-  return select(select(large, -large, x < 0.0), small, t < 0.25);
+  let small = (((2.01220033e-2 * s - 4.26993410e-2) * s + 7.48475861e-2) * s - 0.166662881) * s * x + x;
+  let large = select(log_f32(t + sqrt(s + 1.0)), log_f32(t) + 0.69314718, t > 1500.0);
+  return select(select(large, -large, x < 0.0), small, t < 0.5);
 }""",
     "acosh_f32": """fn acosh_f32(x: f32) -> f32 {
   let t = x - 1.0;
-  return select(log_f32(1.0 + t + sqrt_f32(t * (x + 1.0))), log_f32(x) + 0.6931472, x > 1.0e9);
+  let near = (((1.75968811e-3 * t - 7.52728867e-3) * t + 2.64549050e-2) * t - 0.117847417) * t + 1.41421353;
+  let far = select(log_f32(x + sqrt_f32(t * (x + 1.0))), log_f32(x) + 0.69314718, x > 1500.0);
+  return select(far, near * sqrt_f32(t), t < 0.5);
 }""",
     "atanh_f32": """fn atanh_f32(x: f32) -> f32 {
   let s = x * x;
-  let small = x * (1.0 + s * (0.33333334 + s * (0.2 + s * 0.14285715)));
-  return select(0.5 * log_f32((1.0 + x) / (1.0 - x)), small, abs(x) < 0.2);
+  var p = (((0.181740078 * s + 8.24370301e-2) * s + 0.146691431) * s + 0.199782164) * s + 0.333337300;
+  return select(0.5 * log_f32((1.0 + x) / (1.0 - x)), p * s * x + x, abs(x) < 0.5);
+}""",
+    "arcsine_of": """fn arcsine_of(x: f32) -> f32 {
+  let s = x * x;
+  let p = (((4.21631990e-2 * s + 2.41813111e-2) * s + 4.54700260e-2) * s + 7.49530027e-2) * s + 0.166667524;
+  return p * s * x + x;
 }""",
     "asin_f32": """fn asin_f32(x: f32) -> f32 {
-  let r = atan2(x, sqrt_f32((1.0 - x) * (1.0 + x)));
-  return select(r, bitcast<f32>(nan_bits), abs(x) > 1.0 || is_nan(x));
+  let t = abs(x);
+  let large = 1.57079633 - 2.0 * arcsine_of(sqrt_f32(0.5 - 0.5 * t));
+  let r = select(select(large, -large, x < 0.0), arcsine_of(x), t <= 0.5);
+  return select(r, bitcast<f32>(nan_bits), t > 1.0 || is_nan(x));
 }""",
     "acos_f32": """fn acos_f32(x: f32) -> f32 {
-  let r = 2.0 * atan2(sqrt_f32(1.0 - x), sqrt_f32(1.0 + x));
-  return select(r, bitcast<f32>(nan_bits), abs(x) > 1.0 || is_nan(x));
+  let t = abs(x);
+  let large = 2.0 * arcsine_of(sqrt_f32(0.5 - 0.5 * t));
+  let r = select(select(large, 3.14159265 - large, x < 0.0), 1.57079633 - arcsine_of(x), t <= 0.5);
+  return select(r, bitcast<f32>(nan_bits), t > 1.0 || is_nan(x));
+}""",
+    "atan_f32": """fn atan_f32(x: f32) -> f32 {
+  let t = abs(x);
+  let far = t > 2.41421356;
+  let near = t <= 0.414213562;
+  let r = select(select((t - 1.0) / (t + 1.0), -1.0 / t, far), t, near);
+  let s = r * r;
+  let p = (((8.05374450e-2 * s - 0.138776856) * s + 0.199777106) * s - 0.333329492) * s * r + r;
+  let size = p + select(select(0.785398163, 1.57079633, far), 0.0, near);
+  return select(select(size, x, t < 1.0e-4 || is_nan(x)), -size, x < 0.0 && t >= 1.0e-4);
 }""",
     "rem_f32": """fn rem_f32(a: f32, b: f32) -> f32 {
   let r = a - b * trunc(a / b);

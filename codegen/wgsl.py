@@ -20,9 +20,9 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _LOGIC = {"and": ("&", "&&"), "or": ("|", "||"), "xor": ("^", "!=")}
 _HELPED_F32 = {
     "max", "min", "sign", "tanh", "exp", "log", "sqrt", "pow", "erf", "sin", "cos", "tan", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "asin", "acos", "rem", "mod",
+    "acosh", "atanh", "asin", "acos", "atan", "rem", "mod",
 }  # fmt: skip
-_BUILTIN = {"floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc", "atan": "atan", "abs": "abs",
+_BUILTIN = {"floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc", "abs": "abs",
             "max": "max", "min": "min", "popcount": "countOneBits", "sign": "sign", "atan2": "atan2"}  # fmt: skip
 _FAST_COMPARE = frozenset({I32, U32})
 

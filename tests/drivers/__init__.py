@@ -1,0 +1,1 @@
+"""What software drivers do with floats, swept."""
