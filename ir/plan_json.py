@@ -20,7 +20,7 @@ import jsonschema
 
 from onnx2wgsl.errors import ArtifactError, escape_name
 
-from .plan import FORMAT_VERSION, Kernel, Plan
+from .plan import FORMAT_VERSION, Entry, Kernel, Plan
 
 _LINE_LENGTH = 160
 
@@ -34,6 +34,11 @@ def print_plan(plan: Plan) -> bytes:
     """The bytes of `plan.json`."""
     document = {"format_version": plan.format_version} | _encode(plan)
     return (_pretty(document) + "\n").encode("ascii")
+
+
+def print_entry(entry: Entry) -> str:
+    """An entry as it stands in `plan.json`."""
+    return _pretty(_encode(entry)) + "\n"
 
 
 def parse_plan(text: bytes, read_kernel: Callable[[str], str]) -> Plan:

@@ -124,9 +124,15 @@ class Artifact:
         """Write the artifact into the folder `path`: whole or not at all.
 
         An artifact that is already there is replaced. Raises ArtifactError if `path` is a file, or a folder with
-        anything else in it.
+        anything else in it, or cannot be written.
         """
         target = Path(path)
+        try:
+            self._save(target)
+        except OSError as error:
+            raise ArtifactError(f"{escape_name(target)} cannot be written: {error.strerror}.") from error
+
+    def _save(self, target: Path) -> None:
         _check_replaceable(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,14 @@ from onnx2wgsl.ir import expr
 from onnx2wgsl.ir.kernel import KernelProgram
 from onnx2wgsl.ir.plan import PassRecord, Plan
 from onnx2wgsl.ir.program import Program
+from onnx2wgsl.ir.verify import VerificationError
+from onnx2wgsl.ir.verify import verify as verify_program
 from onnx2wgsl.passes.build_plan import BuiltEntry, KernelPool
 from onnx2wgsl.passes.pipeline import Options, passes
 from onnx2wgsl.passes.plan_memory import WeightPool
 
 OnProgress = Callable[[str, int, int], None]
+OnPass = Callable[["PassTrace"], None]
 _CHOICES = {
     "precision": ("model",),
     "int64": ("split",),
@@ -32,6 +35,7 @@ _CHOICES = {
     "memory": ("fast", "compact"),
     "target": ("baseline",),
 }
+_OF_ENTRIES = ("dims", "input_shapes", "bind")
 
 
 @dataclass(frozen=True)
@@ -54,31 +58,66 @@ class CompileOptions:
     functions: Sequence[Any] = ()
     image_inputs: Mapping[str, Any] | None = None
     schedule: Any = None
+    verify: bool = True
 
     def check(self) -> None:
         """Raises CompileError for an option or a value that this version does not have."""
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise CompileError(
-                    f"The option {name} is {escape_name(value)!r}, but this version has {' and '.join(map(repr, allowed))}."
-                )
+                known = " and ".join(map(repr, allowed))
+                raise CompileError(f"The option {name} is {_spelled(value)}, but this version has {known}.")
         for name in ("functions", "image_inputs", "schedule"):
             if getattr(self, name):
                 raise CompileError(f"The option {name} is not available in this version. Leave it out.")
-        for name in (*(v for v in self.states.values() if "," in v),):
-            raise CompileError(
-                f"The state {escape_name(name)!r} asks for a capacity, but growing states are not available in this version."
-            )
+        for name in ("dims", "input_shapes", "bind", "states", "entries"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise CompileError(f"The option {name} wants a dictionary, but got {_spelled(value)}.")
+        for name in ("outputs", "from_", "to"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, (Sequence, type(None))):
+                raise CompileError(f"The option {name} wants a list of names, but got {_spelled(value)}.")
+        if self.outputs and self.to:
+            raise CompileError("The options outputs and to both say where the graph ends. Give one of them.")
+        self._check_shapes("input_shapes", self.input_shapes)
+        self._check_states()
+        for name, own in (self.entries or {}).items():
+            self._check_entry(name, own)
+
+    def _check_shapes(self, option: str, shapes: Mapping[str, Any]) -> None:
+        for name, shape in shapes.items():
+            sizes = list(shape) if isinstance(shape, (Sequence, np.ndarray)) and not isinstance(shape, str) else None
+            if sizes is None or not all(_is_size(size) for size in sizes):
+                label = f"The shape of {escape_name(name)!r} in {option}"
+                raise CompileError(f"{label} must be a list of integers of 0 or more, got {_spelled(shape)}.")
+
+    def _check_states(self) -> None:
+        for name, output in self.states.items():
+            if not isinstance(output, str):
+                raise CompileError(f"The state {escape_name(name)!r} wants the name of an output.")
+            if ",capacity=" in output:
+                raise CompileError(
+                    f"The state {escape_name(name)!r} asks for a capacity, but growing states are not available in "
+                    "this version."
+                )
+
+    def _check_entry(self, name: str, own: Any) -> None:
+        label = f"The entry {escape_name(name)!r}"
+        if not isinstance(own, Mapping):
+            raise CompileError(f"{label} wants a dictionary of dims, input_shapes and bind, but got {_spelled(own)}.")
+        unknown = [key for key in own if key not in _OF_ENTRIES]
+        if unknown:
+            what = _spelled(unknown[0])
+            raise CompileError(f"{label} has the option {what}; entries take dims, input_shapes and bind.")
+        for key, value in own.items():
+            if not isinstance(value, Mapping):
+                raise CompileError(f"The option {key} of entry {escape_name(name)!r} wants a dictionary.")
+        self._check_shapes(f"entry {escape_name(name)!r}", own.get("input_shapes", {}))
 
     def for_entry(self, name: str, weights: WeightPool, kernels: KernelPool) -> Options:
         """The pipeline's options for one entry; what the entry says comes before what is said for all."""
-        own = dict((self.entries or {}).get(name, {}))
-        unknown = set(own) - {"dims", "input_shapes", "bind"}
-        if unknown:
-            raise CompileError(
-                f"The entry {escape_name(name)!r} has the option {escape_name(min(unknown))!r}; entries take dims, input_shapes and bind."
-            )
+        own = (self.entries or {}).get(name, {})
         return Options(
             entry=name,
             dims={**self.dims, **own.get("dims", {})},
@@ -105,6 +144,7 @@ class PassTrace:
     refusals: tuple[str, ...]
     seconds: float
     changed: bool
+    entry: str = "main"
 
 
 def compile(  # noqa: A001
@@ -126,19 +166,22 @@ def compile(  # noqa: A001
     functions: Sequence[Any] = (),
     image_inputs: Mapping[str, Any] | None = None,
     schedule: Any = None,
+    verify: bool = True,
     on_progress: OnProgress | None = None,
+    on_pass: OnPass | None = None,
 ) -> Artifact:
     """Compiles an ONNX model into an artifact.
 
     `dims` fixes named dims, `input_shapes` whole inputs, `bind` turns inputs into constants of their own dtype.
     `states` maps an input to the output of the run before that feeds it. `entries` compiles several plans over one set
     of weights, each with dims, input_shapes and bind of its own. `outputs` keeps only these; `from_` and `to` cut the
-    graph at tensors. `memory` is "fast" (a few arenas) or "compact" (one). `on_progress(what, done, total)` is called
-    after each pass. Raises CompileError, and UnsupportedError with all gaps.
+    graph at tensors. `memory` is "fast" (a few arenas) or "compact" (one). `verify` checks the program between all
+    passes. `on_progress(what, done, total)` and `on_pass(trace)` are called after each pass. Raises CompileError, and
+    UnsupportedError with all gaps.
     """
     options = CompileOptions(
         dims or {}, input_shapes or {}, bind or {}, states or {}, entries, target, precision, int64, f64, memory,
-        outputs, from_, to, functions, image_inputs, schedule,
+        outputs, from_, to, functions, image_inputs, schedule, verify,
     )  # fmt: skip
     options.check()
     names = list(entries or ("main",))
@@ -147,10 +190,13 @@ def compile(  # noqa: A001
     records: list[PassRecord] = []
     source = _source_hash(model)
     for name in names:
-        traces = _run(model, options.for_entry(name, weights, kernels), None, on_progress, keep=False)
-        built.append(traces[-1].program)
-        if not records:
-            records = [PassRecord(t.name, jsonable(t.options), jsonable(t.statistics)) for t in traces]
+        made: list[PassRecord] = []
+        for trace in _run(model, options.for_entry(name, weights, kernels), verify, on_progress):
+            made.append(PassRecord(trace.name, jsonable(trace.options), jsonable(trace.statistics)))
+            if on_pass is not None:
+                on_pass(trace)
+        built.append(trace.program)
+        records = records or made
     plan = Plan(
         producer=f"onnx2wgsl {onnx2wgsl.__version__}",
         source_sha256=source,
@@ -174,7 +220,12 @@ def run_pipeline(
     known = [p.name for p in passes(chosen)]
     if until is not None and until not in known:
         raise CompileError(f"There is no pass {escape_name(until)!r}. The passes are: {', '.join(known)}.")
-    return _run(model, chosen, until, on_progress, keep=True)
+    traces: list[PassTrace] = []
+    for trace in _run(model, chosen, options.verify, on_progress):
+        traces.append(replace(trace, program=_snapshot(trace.program)))
+        if trace.name == until:
+            break
+    return traces
 
 
 def check(model: Any, **options: Any) -> list[Gap]:
@@ -186,11 +237,9 @@ def check(model: Any, **options: Any) -> list[Gap]:
     return []
 
 
-def _run(
-    model: Any, options: Options, until: str | None, on_progress: OnProgress | None, keep: bool
-) -> list[PassTrace]:
+def _run(model: Any, options: Options, verified: bool, on_progress: OnProgress | None) -> Iterator[PassTrace]:
+    """Runs the passes one by one; a later one may change a model that was handed out in place."""
     expr.clear_cache()
-    traces: list[PassTrace] = []
     program: Any = model
     pipeline = passes(options)
     for number, step in enumerate(pipeline):
@@ -200,24 +249,30 @@ def _run(
         step.ensures(result.program)
         program = result.program
         seconds = time.perf_counter() - start
-        kept = _snapshot(program) if keep else program if number == len(pipeline) - 1 else None
-        traces.append(
-            PassTrace(
-                step.name,
-                level_of(program),
-                kept,
-                step.options,
-                result.statistics,
-                result.refusals,
-                seconds,
-                result.changed,
-            )
-        )
+        if verified:
+            _verify(step.name, program)
         if on_progress is not None:
             on_progress(step.name, number + 1, len(pipeline))
-        if step.name == until:
-            break
-    return traces
+        level, refusals = level_of(program), result.refusals
+        yield PassTrace(
+            step.name, level, program, step.options, result.statistics, refusals, seconds, result.changed, options.entry
+        )
+
+
+def _verify(name: str, program: object) -> None:
+    try:
+        verify_program(program)
+    except VerificationError as error:
+        raise CompileError(f"The pass {name} left a program that breaks a rule: {error}") from error
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 0
+
+
+def _spelled(value: Any) -> str:
+    """A value that a caller gave, in quotes where it is text."""
+    return repr(escape_name(value)) if isinstance(value, str) else escape_name(value)
 
 
 def _snapshot(program: Any) -> Any:

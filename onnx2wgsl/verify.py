@@ -1,7 +1,7 @@
 """Check an artifact against a reference: ONNX Runtime, or the interpreter in float64 where that refuses the model.
 
-`verify_artifact` compares outputs and finds whether replays give the same bits; `bisect_passes` finds the first pass
-behind which a model no longer computes what the reference says.
+`verify_artifact` compares outputs and finds whether replays give the same bits; `bisection.py` finds the pass that is
+to blame.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -53,15 +53,6 @@ class Verification:
         return self.repeatable and all(difference.passed for difference in self.differences)
 
 
-class Stage(Protocol):
-    """What `bisect_passes` needs of a pass's trace."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def program(self) -> object: ...
-
-
 def random_inputs(ports: Iterable[Port], seed: int) -> dict[str, Array]:
     """Return inputs of the ports' types: normal floats, coin flips, and integers so small that they may be indices."""
     rng = np.random.default_rng(seed)
@@ -86,8 +77,8 @@ def reference_of(
     `program` makes the first tensor program, and is called only where ONNX Runtime refuses the model.
     """
     try:
-        return "ONNX Runtime on the CPU", _onnxruntime(model, bound)
-    except _Refused as refusal:
+        return "ONNX Runtime on the CPU", run_in_onnxruntime(model, bound)
+    except Refused as refusal:
         first = program()
         return (
             f"the interpreter in float64, since ONNX Runtime refused the model ({refusal})",
@@ -95,11 +86,12 @@ def reference_of(
         )
 
 
-class _Refused(Exception):
-    pass
+class Refused(Exception):
+    """ONNX Runtime does not take the model."""
 
 
-def _onnxruntime(model: str | Path | onnx.ModelProto, bound: Mapping[str, Any]) -> Runner:
+def run_in_onnxruntime(model: str | Path | onnx.ModelProto, bound: Mapping[str, Any]) -> Runner:
+    """Return a function that runs the model with ONNX Runtime on the CPU; raises `Refused` where it cannot."""
     try:
         import onnxruntime
     except ImportError:
@@ -112,7 +104,7 @@ def _onnxruntime(model: str | Path | onnx.ModelProto, bound: Mapping[str, Any]) 
     try:
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise _Refused(escape_name(error, 200)) from error
+        raise Refused(escape_name(error, 200)) from error
     inputs = {value.name: value for value in session.get_inputs()}
     constants = {name: _as_declared(inputs[name].type, value) for name, value in bound.items() if name in inputs}
     names = [value.name for value in session.get_outputs()]
@@ -180,49 +172,3 @@ def verify_artifact(
                 worst[difference.output] = difference
     repeatable = all(np.asarray(results[0][key]).tobytes() == np.asarray(repeated[key]).tobytes() for key in repeated)
     return Verification(name, len(inputs), tuple(worst.values()), repeatable)
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """The first pass behind which outputs differ, and the differences; `after` is the last pass that was right."""
-
-    name: str
-    after: str
-    differences: tuple[Difference, ...]
-
-
-def bisect_passes(
-    traces: Sequence[Stage],
-    reference: tuple[str, Runner],
-    inputs: Mapping[str, Array],
-    tolerance: float = DEFAULT_TOLERANCE,
-    bound: Mapping[str, Any] | None = None,
-) -> Suspect | None:
-    """Run the program behind each pass and return the first that differs, or None if all agree with the reference.
-
-    Models run in ONNX Runtime, tensor programs in the interpreter; what comes later only a device can run.
-    """
-    expected = reference[1](inputs)
-    last_right = "the model as given"
-    for trace in traces:
-        outputs = _run_stage(trace.program, inputs, bound or {})
-        if outputs is None:
-            continue
-        wrong = tuple(difference for difference in compare(outputs, expected, tolerance) if not difference.passed)
-        if wrong:
-            return Suspect(trace.name, last_right, wrong)
-        last_right = trace.name
-    return None
-
-
-def _run_stage(program: object, inputs: Mapping[str, Array], bound: Mapping[str, Any]) -> dict[str, Array] | None:
-    if isinstance(program, Program):
-        return interpret(program, inputs)
-    try:
-        import onnx_ir
-
-        if isinstance(program, onnx_ir.Model):
-            return _onnxruntime(onnx_ir.to_proto(program), bound)(inputs)
-    except _Refused:
-        return None
-    return None

@@ -12,6 +12,7 @@ from typing import ClassVar
 from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir.kernel import KernelStep
 from onnx2wgsl.ir.plan import DEFAULT_LIMITS, Binding
+from onnx2wgsl.ir.text import quoted
 
 from .base import Pass, PassResult
 from .plan_memory import PlacedProgram, Region
@@ -30,6 +31,17 @@ class BoundStep:
 class BoundProgram:
     placed: PlacedProgram
     steps: list[BoundStep]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for number, bound in enumerate(self.steps):
+            lines.append(f"dispatch {number} from {', '.join(map(quoted, bound.step.nodes))}")
+            lines.extend(
+                f"  slot {b.slot}: {b.access} {b.buffer} at {b.offset}, {b.size} bytes: "
+                + ", ".join(map(quoted, b.tensors))
+                for b in bound.bindings
+            )
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)

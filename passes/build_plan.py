@@ -34,6 +34,7 @@ from onnx2wgsl.ir.plan import (
     layout_signature,
 )
 from onnx2wgsl.ir.plan import Kernel as PlanKernel
+from onnx2wgsl.ir.plan_json import print_entry
 
 from .assign_bindings import BoundProgram, BoundStep
 from .base import Pass, PassResult
@@ -45,6 +46,9 @@ class BuiltEntry:
 
     entry: Entry
     memory: dict[str, int]
+
+    def __str__(self) -> str:
+        return print_entry(self.entry)
 
 
 @dataclass

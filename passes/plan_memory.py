@@ -19,6 +19,7 @@ from onnx2wgsl.codegen.storage import byte_size, root
 from onnx2wgsl.ir.kernel import KernelProgram
 from onnx2wgsl.ir.plan import DEFAULT_LIMITS, OFFSET_ALIGNMENT, Buffer, Weight
 from onnx2wgsl.ir.program import TensorType
+from onnx2wgsl.ir.text import quoted
 
 from .base import Pass, PassResult
 
@@ -101,6 +102,11 @@ class PlacedProgram:
     buffers: list[Buffer]
     pool: WeightPool
     memory: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        buffers = [f"buffer {b.name}: {b.kind}, {b.size} bytes" for b in self.buffers]
+        places = [f"{quoted(n)} in {r.buffer} at {r.offset}, {r.size} bytes" for n, r in self.regions.items()]
+        return "\n".join([*buffers, *places]) + "\n"
 
 
 class Life(NamedTuple):

@@ -162,7 +162,7 @@ class _Rename(Rewriter):
 def canonical(
     nest: Nest, tensors: Mapping[str, TensorType]
 ) -> tuple[dict[str, str], Nest, dict[str, TensorType]]:
-    """A nest with its tensors renamed by their order: the names, the nest without provenance, and the tensors' types."""
+    """A nest with its tensors renamed by their order: the names, the nest without provenance, the tensors' types."""
     names: dict[str, str] = {}
     for name in (*nest.reads, *nest.writes):
         while name not in names:

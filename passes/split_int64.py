@@ -130,7 +130,9 @@ def is_negative(x: Expr) -> Expr:
 
 def amount(n: Expr) -> Expr:
     """A shift count as u32; anything above 63 stays above 63."""
-    return ex.select(ex.op("hi", n).equals(0), ex.op("lo", n), ex.const(64, U32)) if n.dtype is U32X2 else ex.cast(n, U32)
+    return (
+        ex.select(ex.op("hi", n).equals(0), ex.op("lo", n), ex.const(64, U32)) if n.dtype is U32X2 else ex.cast(n, U32)
+    )
 
 
 def less(a: Expr, b: Expr, dtype: DType, op: str) -> Expr:

@@ -42,12 +42,14 @@ class SplitLarge(Pass[Program, Program]):
         result = replace(program, tensors=tensors, constants=constants).with_nodes(nodes)
         return PassResult(result, True, {"cut": len(large)})
 
-    def cut(self, name: str, nodes: Sequence[Node], tensors: dict[str, TensorType], constants: dict[str, Any]) -> list[Node]:
+    def cut(
+        self, name: str, nodes: Sequence[Node], tensors: dict[str, TensorType], constants: dict[str, Any]
+    ) -> list[Node]:
         readers = [n for n in nodes if name in n.reads]
         dimension = self.dimension(name, readers, tensors[name])
         size = tensors[name].shape[dimension]
-        pieces = -(-byte_size(tensors[name]) // self.binding_bytes)
-        width = -(-(-(-size // pieces)) // 16) * 16
+        pieces = ceil_div(byte_size(tensors[name]), self.binding_bytes)
+        width = ceil_div(ceil_div(size, pieces), 16) * 16
         width = width if byte_size(tensors[name]) * width <= self.binding_bytes * size else size // pieces
         parts: list[tuple[str, int, int]] = []
         for lo in range(0, size, width):
@@ -131,6 +133,10 @@ def _part(
     return replace(cut, space=tuple(own if a == axis else a for a in cut.space), stores=stores)
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def _placed(store: Store, axis: Axis, own: Axis, lo: int, tensors: dict[str, TensorType]) -> Store:
     """A store into a part of its tensor: the part that the interval [lo, lo + own.size) of the axis writes."""
     bounds = {n: (start, stop) for n, start, stop in store.domain}
@@ -142,7 +148,7 @@ def _placed(store: Store, axis: Axis, own: Axis, lo: int, tensors: dict[str, Ten
     dimensions = [k for k, i in enumerate(store.index) if axis.name in i.free]
     moved = [(i - axis.var).const for i in store.index if (i - axis.var).is_const]
     if len(dimensions) != 1 or len(moved) != 1:
-        what = f"the tensor {escape_name(store.tensor)} is not laid out along the axis that a large constant is cut along"
+        what = f"the tensor {escape_name(store.tensor)} is not laid out along the axis of the cut of a large constant"
         raise UnsupportedError([Gap("", "binding", what)])
     k, t = dimensions[0], tensors[store.tensor]
     shape = list(t.shape)
@@ -154,4 +160,6 @@ def _placed(store: Store, axis: Axis, own: Axis, lo: int, tensors: dict[str, Ten
     if (start, stop) != (lo, lo + own.size):
         domain = (*domain, (axis.name, start - lo, stop - lo))
     env = {axis.name: own.var + lo}
-    return Store(part, store.axes, tuple(i.substitute(env) if j != k else i for j, i in enumerate(index)), store.value, domain)
+    return Store(
+        part, store.axes, tuple(i.substitute(env) if j != k else i for j, i in enumerate(index)), store.value, domain
+    )

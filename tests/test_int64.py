@@ -112,7 +112,7 @@ def test_operators(dtype: DType) -> None:
         assert outputs["select"].tolist() == chosen, where
 
 
-@pytest.mark.parametrize("dtype", (I64, U64), ids=str)
+@pytest.mark.parametrize("dtype", [I64, U64], ids=str)
 def test_constant_operands(dtype: DType) -> None:
     a, _ = samples(dtype, 1)
     constants = [0, 1, 3, 10, 1 << 31, (1 << 32) + 5, dtype.hi, *((-1, -7, dtype.lo) if dtype is I64 else ())]
@@ -150,7 +150,7 @@ FLOATS = np.array(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("source", (*INTEGERS, BOOL, F16, BF16, F32), ids=str)
+@pytest.mark.parametrize("source", [*INTEGERS, BOOL, F16, BF16, F32], ids=str)
 def test_casts(source: DType) -> None:
     rng = np.random.default_rng(2)
     if source.is_float:
@@ -176,7 +176,7 @@ def test_casts(source: DType) -> None:
             assert same.all(), f"{t} {where}: {[(values[k], got[k], want[k]) for k in np.flatnonzero(~same)[:4]]}"
 
 
-@pytest.mark.parametrize("dtype", (I64, U64), ids=str)
+@pytest.mark.parametrize("dtype", [I64, U64], ids=str)
 def test_reductions(dtype: DType) -> None:
     rows, width = 8, 37
     a = samples(dtype, 5)[0][: rows * width].reshape(rows, width)
@@ -215,7 +215,7 @@ def test_reductions(dtype: DType) -> None:
             assert got[name].tolist() == want, f"{name} {where}"
 
 
-@pytest.mark.parametrize("dtype", (I64, U64, I32, U8), ids=str)
+@pytest.mark.parametrize("dtype", [I64, U64, I32, U8], ids=str)
 def test_gather_by_data(dtype: DType) -> None:
     rng = np.random.default_rng(6)
     size = 41
@@ -247,7 +247,11 @@ def test_narrowed_intermediates() -> None:
 
     def small(x: Expr) -> Expr:
         kept = ex.op("max", ex.op("min", ex.cast(x, I64), ex.const(30000, I64)), ex.const(-30000, I64))
-        return ex.op("floordiv", kept * 70000, ex.const(-7, I64)) + ex.op("rem", kept, ex.const(-13, I64)) + ex.op("abs", kept)
+        return (
+            ex.op("floordiv", kept * 70000, ex.const(-7, I64))
+            + ex.op("rem", kept, ex.const(-13, I64))
+            + ex.op("abs", kept)
+        )
 
     program = elementwise({"chain": chain, "small": small, "flag": lambda x: chain(x) < 0}, {"x": (I32, n)})
     values = [int(v) for v in a]

@@ -14,7 +14,7 @@ from onnx2wgsl.ir.plan import Entry
 
 from . import options as opt
 from .output import print_json, print_lines, print_table, progress_bar, spell_bytes
-from .passes import dump_passes
+from .passes import dump_into
 
 
 def compile_command(
@@ -56,12 +56,9 @@ def compile_command(
     )
     start = time.perf_counter()
     with progress_bar() as on_progress:
-        artifact = onnx2wgsl.compile(model, **chosen, on_progress=on_progress)
+        on_pass = None if dump is None else dump_into(dump)
+        artifact = onnx2wgsl.compile(model, **chosen, on_progress=on_progress, on_pass=on_pass)
         artifact.save(output)
-    if dump is not None:
-        from onnx2wgsl import compiler
-
-        dump_passes(compiler.run_pipeline(model, compiler.CompileOptions(**chosen)), dump)
     report = _report(artifact, output, time.perf_counter() - start)
     if as_json:
         print_json(report)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx2wgsl.errors import CompileError, escape_name
+from onnx2wgsl.ir.kernel import KernelProgram
 from onnx2wgsl.ir.program import Program
+from onnx2wgsl.ir.text import print_kernels, print_program
 
 from .output import print_table, spell_statistics
 
@@ -15,25 +21,38 @@ if TYPE_CHECKING:
 
 
 def render(program: object) -> str:
-    """Return the text form of what a pass made: a model, a tensor program, or a later level's own text."""
-    if not isinstance(program, Program):
-        return str(program)
-    from onnx2wgsl.ir.text import print_program
-
-    return print_program(program)
+    """Return the text form of what a pass made: a model, a tensor program, kernels, or a later level's own text."""
+    if isinstance(program, Program):
+        return print_program(program)
+    return print_kernels(program) if isinstance(program, KernelProgram) else str(program)
 
 
-def dump_passes(traces: Sequence[PassTrace], folder: Path) -> None:
-    """Write one numbered file a pass: .onnx for models, .txt for all else."""
-    import onnx_ir
+def dump_into(folder: Path) -> Callable[[PassTrace], None]:
+    """Return a callback that writes one numbered file a pass: .onnx for models, .txt for all else."""
+    numbers: Counter[str] = Counter()
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, trace in enumerate(traces):
-        stem = f"{number:02}-{trace.name}"
-        if isinstance(trace.program, onnx_ir.Model):
-            onnx_ir.save(trace.program, folder / f"{stem}.onnx")
-        else:
-            (folder / f"{stem}.txt").write_text(render(trace.program), encoding="utf-8")
+    def write(trace: PassTrace) -> None:
+        import onnx_ir
+
+        target = folder if trace.entry == "main" else folder / safe_file_name(trace.entry)
+        stem = f"{numbers[trace.entry]:02}-{trace.name}"
+        numbers[trace.entry] += 1
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            if isinstance(trace.program, onnx_ir.Model):
+                onnx_ir.save(trace.program, target / f"{stem}.onnx")
+            else:
+                (target / f"{stem}.txt").write_text(render(trace.program), encoding="utf-8")
+        except OSError as error:
+            raise CompileError(f"{escape_name(target)} cannot be written: {error.strerror}.") from error
+
+    return write
+
+
+def safe_file_name(name: str) -> str:
+    """Return a stranger's name as a file name that stays in its folder."""
+    kept = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60]
+    return kept if kept == name else f"{kept}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def print_traces(traces: Sequence[PassTrace]) -> None:

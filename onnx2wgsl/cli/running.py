@@ -11,13 +11,13 @@ import numpy as np
 import typer
 
 import onnx2wgsl
+from onnx2wgsl.bisection import Suspect, bisect_passes
+from onnx2wgsl.errors import escape_name
 from onnx2wgsl.ir.program import Program
 from onnx2wgsl.verify import (
     DEFAULT_TOLERANCE,
     Difference,
-    Suspect,
     Verification,
-    bisect_passes,
     random_inputs,
     reference_of,
     verify_artifact,
@@ -92,7 +92,7 @@ def verify_command(
         from onnx2wgsl import compiler
 
         traces = compiler.run_pipeline(model, compiler.CompileOptions(**chosen))
-        suspect = bisect_passes(traces, reference, given[0], tolerance, bound)
+        suspect = bisect_passes(traces, reference, given[0], tolerance, bound, artifact)
     if as_json:
         print_json(_verification_as_json(verification, suspect, bisect))
     else:
@@ -121,9 +121,10 @@ def _print_verification(verification: Verification, suspect: Suspect | None, bis
     if not bisected:
         return
     if suspect is None:
-        print_lines("Every pass that can be run without a device agrees with the reference.")
+        print_lines("What every pass made agrees with the reference.")
         return
-    print_lines(f"The first pass that differs is {suspect.name}; {suspect.after} is still right.")
+    where = f" The first tensor that differs is {escape_name(suspect.tensor)}." if suspect.tensor else ""
+    print_lines(f"The first pass that differs is {suspect.name}; {suspect.after} is still right.{where}")
     _print_differences(suspect.differences)
 
 
