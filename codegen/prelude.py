@@ -141,7 +141,7 @@ _FUNCTIONS: dict[str, str] = {
     r = fma(r, t, -1.06777877e-1);
     r = fma(r, t, -6.34846687e-1);
     r = fma(r, t, -1.28717512e-1);
-    r = 1.0 - exp(max(fma(r, t, -t), -80.0));
+    r = 1.0 - exp_f32(max(fma(r, t, -t), -80.0));
     r = select(r, 1.0, t > 4.0);
     return select(select(r, -r, x < 0.0), x, is_nan(x));
   }
@@ -256,9 +256,21 @@ _FUNCTIONS: dict[str, str] = {
   return select(select(size, x, t < 1.0e-4 || is_nan(x)), -size, x < 0.0 && t >= 1.0e-4);
 }""",
     "rem_f32": """fn rem_f32(a: f32, b: f32) -> f32 {
-  let r = a - b * trunc(a / b);
-  let fixed = select(r, r - sign(r) * abs(b), abs(r) >= abs(b));
-  return select(fixed, 0.0 * a, (fixed < 0.0) != (a < 0.0) && abs(fixed) < 1e-6 * abs(b));
+  let x = bitcast<u32>(a) & 0x7fffffffu;
+  let y = bitcast<u32>(b) & 0x7fffffffu;
+  if (x >= 0x7f800000u || y > 0x7f800000u || y == 0u) { return bitcast<f32>(nan_bits); }
+  if (x < y) { return a; }
+  let low = max(y >> 23u, 1u);
+  let divisor = (y & 0x7fffffu) | select(0u, 0x800000u, y >= 0x800000u);
+  var rest = ((x & 0x7fffffu) | select(0u, 0x800000u, x >= 0x800000u)) % divisor;
+  var steps = max(x >> 23u, 1u) - low;
+  while (steps > 0u) {
+    let some = min(steps, 8u);
+    rest = (rest << some) % divisor;
+    steps -= some;
+  }
+  let size = scale_f32(f32(i32(rest)), i32(low) - 150);
+  return select(size, -size, bitcast<u32>(a) >= 0x80000000u);
 }""",
     "mod_f32": """fn mod_f32(a: f32, b: f32) -> f32 {
   let r = rem_f32(a, b);

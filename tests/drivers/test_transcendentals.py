@@ -108,6 +108,21 @@ def test_casts_saturate() -> None:
     np.testing.assert_array_equal(got["u32"], cast_array(x, U32))
 
 
+def test_remainders_are_exact() -> None:
+    rng = np.random.default_rng(5)
+    x, y = pairs(EDGES)
+    size = 2.0 ** rng.integers(-30, 60, (2, 4000))
+    x, y = (
+        np.concatenate([e, rng.standard_normal(4000) * s]).astype(np.float32) for e, s in zip((x, y), size, strict=True)
+    )
+    got = run({"rem": lambda x, y: ex.op("rem", x, y), "mod": lambda x, y: ex.op("mod", x, y)}, x, y)
+    with np.errstate(all="ignore"):
+        expected = {"rem": np.fmod(x, y), "mod": np.mod(x, y)}
+    for name, want in expected.items():
+        wrong = ~((got[name] == want) | (np.isnan(got[name]) & np.isnan(want)))
+        assert not wrong.any(), (name, [(x[k], y[k], got[name][k], want[k]) for k in np.flatnonzero(wrong)[:5]])
+
+
 def test_denormals_count_as_themselves_or_as_zero() -> None:
     """WGSL lets a device flush denormals; equality and truth compare bits and see them on every driver."""
     got = run({
