@@ -40,7 +40,7 @@ class PackConstants(Pass[Program, Program]):
     name: ClassVar[str] = "pack-constants"
 
     def run(self, program: Program) -> PassResult[Program]:
-        packer = _Packer(program, self.most, self.growth)
+        packer = Packer(program, self.most, self.growth)
         nodes = tuple(packer.node(n) for n in program.nodes)
         packed = replace(program, tensors=packer.tensors, constants=packer.constants)
         statistics = {"packed": packer.packed, "folded": packer.folded}
@@ -59,7 +59,7 @@ class _Constants:
         return dtype.numpy
 
 
-class _Packer:
+class Packer:
     def __init__(self, program: Program, most: int, growth: int) -> None:
         self.most, self.growth = most, growth
         self.tensors, self.constants = dict(program.tensors), dict(program.constants)

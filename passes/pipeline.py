@@ -11,6 +11,7 @@ from .base import Pass
 from .build_plan import BuildPlan, KernelPool
 from .fit_bindings import FitBindings
 from .fix_shapes import FixShapes
+from .fold_affine import FoldAffine
 from .fold_constants import FoldConstants
 from .fuse import Fuse
 from .legalize_types import LegalizeTypes
@@ -52,6 +53,8 @@ def passes(options: Options) -> Sequence[Pass[Any, Any]]:
         Simplify(),
         LowerOps(),
         PlaceConcats(),
+        Fuse(),
+        FoldAffine(),
         Fuse(),
         MergeContractions(),
         PackConstants(),
