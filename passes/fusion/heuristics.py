@@ -65,6 +65,11 @@ def cost(e: Expr) -> int:
     return total
 
 
+def is_large(loaded: int, made: int) -> bool:
+    """Whether a load of a tensor of `loaded` elements weighs in a map that makes `made`: not a bias, not a few bytes."""
+    return loaded * 8 > made and loaded >= 4096
+
+
 def may_repeat(arithmetic: int, large_loads: int, readers: int, multiplicity: float) -> bool:
     """Whether a map may be computed again by each reader, `multiplicity` times per element in the worst of them."""
     if arithmetic == 0 and large_loads <= 1:

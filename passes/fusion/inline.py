@@ -76,7 +76,7 @@ def inline_map(graph: Graph, number: int, into_contractions: bool) -> str | None
     count = graph.tensors[body.tensor].count
     arithmetic = heuristics.cost(body.value)
     loads = ex.loads(body.value)
-    large = sum(graph.tensors[e.attr].count * 8 > count for e in loads)
+    large = sum(heuristics.is_large(graph.tensors[e.attr].count, count) for e in loads)
     for reader in readers:
         if reader is None:
             return "a reader is not a nest"
