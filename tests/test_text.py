@@ -10,7 +10,7 @@ from onnx2wgsl.errors import Onnx2WgslError
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
 from onnx2wgsl.ir.builder import Builder
-from onnx2wgsl.ir.dtypes import BF16, BOOL, F32, I32, I64, U32, U64, U32X2, vector
+from onnx2wgsl.ir.dtypes import BF16, BOOL, F32, I32, I64, U32, U32X2, U64, vector
 from onnx2wgsl.ir.kernel import (
     Assign,
     Barrier,
