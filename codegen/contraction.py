@@ -38,8 +38,10 @@ def contraction_kernels(nest: Nest, tensors: Tensors) -> tuple[Kernel, ...] | No
         return None
     shape = heuristics.cpu_tile(c.left.size, c.right.size)
     tile = heuristics.gpu_tile(c.batches, c.left.size, c.right.size)
-    registers = register_kernel(nest, c, tensors, shape)
-    return replace(registers, prefer=(("adapter", "cpu"),)), tile_kernel(nest, c.flattened(), tensors, tile)
+    tiles = tile_kernel(nest, c.flattened(), tensors, tile)
+    if product([a.size for a in c.step.axes]) > heuristics.THREAD_ITERATIONS:
+        return (tiles,)
+    return replace(register_kernel(nest, c, tensors, shape), prefer=(("adapter", "cpu"),)), tiles
 
 
 def contraction(nest: Nest, tensors: Tensors) -> Contraction | None:
