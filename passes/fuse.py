@@ -1,8 +1,8 @@
 """fuse (L1): fewer kernels, less memory traffic; can be run again, and stops when nothing changes.
 
 1. *Views* go into every reader.
-2. *Maps* go into their readers, all or none, where computing them again costs less than storing them.
-3. *Epilogue*: a map over a contraction's or reduction's result becomes a store of that nest.
+2. *Epilogue*: a map over a contraction's or reduction's result becomes a store of that nest.
+3. *Maps* go into their readers, all or none, where computing them again costs less than storing them.
 4. *Rows*: reductions and maps over the same rows become one nest.
 5. *Operands*: cheap maps go into the operands of contractions.
 6. *Absorb*: a map that a row nest reads, and others too, moves into that nest.
@@ -63,8 +63,8 @@ def fused(nodes: Iterable[Node], tensors: dict[str, TensorType], keep: set[str],
     changed = True
     while changed:
         changed = _forward(graph, "view", inline_views, log)
-        changed |= _forward(graph, "map", lambda g, n: inline_map(g, n, False), log)
         changed |= _pairs(graph, "epilogue", fuse_epilogue, log)
+        changed |= _forward(graph, "map", lambda g, n: inline_map(g, n, False), log)
         changed |= _pairs(graph, "rows", fuse_rows, log)
         if not changed:
             changed = _forward(graph, "operand", lambda g, n: inline_map(g, n, True), log)
