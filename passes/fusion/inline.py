@@ -128,7 +128,7 @@ def _inline(graph: Graph, number: int, body: Body) -> str | None:
         rewritten = Inliner(body).node(reader)
         assert isinstance(rewritten, Nest)
         rewritten = replace(rewritten, nodes=tuple(dict.fromkeys((*provenance, *reader.nodes))))
-        problem = too_large(graph, rewritten)
+        problem = too_large(graph, rewritten) or lone_axis(rewritten)
         if problem is not None:
             refused = problem
             continue
@@ -150,6 +150,14 @@ def too_large(graph: Graph, nest: Nest) -> str | None:
         return f"the kernel would bind {slots} storage buffers, the target allows {heuristics.STORAGE_SLOTS}"
     size = sum(1 for _ in ex.walk(*nest_exprs(nest)))
     return f"the kernel would have {size} expressions" if size > heuristics.LARGEST_NEST else None
+
+
+def lone_axis(nest: Nest) -> str | None:
+    """Why a contraction is none any more: an axis that it reduces has gone from an operand."""
+    for step in nest.steps:
+        if isinstance(step, Contract) and any(a.name not in e.free for a in step.axes for e in (step.lhs, step.rhs)):
+            return "a contracted axis would occur in one operand only"
+    return None
 
 
 def with_accs(e: Expr, rename: dict[str, str]) -> Expr:
