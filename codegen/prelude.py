@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from .double_float import DOUBLE_FLOAT
+
 _FUNCTIONS: dict[str, str] = {
     "inf_bits": "var<private> inf_bits: u32 = 0x7f800000u;",
     "nan_bits": "var<private> nan_bits: u32 = 0x7fc00000u;",
@@ -492,6 +494,8 @@ _FUNCTIONS: dict[str, str] = {
   return select(sign | min(narrow_float(bits & 0x7fffffffu, 1u, 1u), 7u), 8u - sign, is_nan(x));
 }""",
 }
+
+_FUNCTIONS |= DOUBLE_FLOAT
 
 _NAME = re.compile(r"\b(" + "|".join(_FUNCTIONS) + r")\b")
 

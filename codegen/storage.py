@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx2wgsl.ir import index as ix
-from onnx2wgsl.ir.dtypes import BOOL, F32, I32, I64, U32, U32X2, U64, DType
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, F64, I32, I64, U32, U32X2, U64, DType
 from onnx2wgsl.ir.index import Index
 from onnx2wgsl.ir.program import TensorType
 
-_WHOLE: Mapping[DType, DType] = {F32: F32, I32: I32, U32: U32, I64: U32X2, U64: U32X2, U32X2: U32X2}
+_WORDS = (F32, I32, U32, U32X2, F32X2)
+_WHOLE: Mapping[DType, DType] = {**{t: t for t in _WORDS}, I64: U32X2, U64: U32X2, F64: U32X2}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from itertools import product
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
-from onnx2wgsl.ir.dtypes import BOOL, F32, I32, U32, U32X2
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, I32, U32, U32X2
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
 from onnx2wgsl.ir.program import Axis, Nest, Store, TensorType, unique
@@ -165,7 +165,7 @@ class Accumulators:
 
 def store_lanes(emitter: VectorEmitter, store: Store, domain: Expr, limits: Sequence[Expr]) -> None:
     """Stores lane by lane: each where its limit (an L2 condition) and the domain hold."""
-    whole = None if store.value.dtype is U32X2 else emitter.vectors(store.value)[0]
+    whole = None if store.value.dtype in (U32X2, F32X2) else emitter.vectors(store.value)[0]
     if whole is not None and whole.op not in ("var", "vec"):
         whole = emitter.let(whole)
     for lane, limit in enumerate(limits):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
-from onnx2wgsl.ir.dtypes import BY_NAME, F32, I32, U32, U32X2, DType, vector
+from onnx2wgsl.ir.dtypes import BY_NAME, F32, F32X2, I32, U32, U32X2, DType, vector
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
 from onnx2wgsl.ir.kernel import Write
@@ -147,7 +147,7 @@ class VectorEmitter(Emitter):
             return ex.variable(e.attr, vector(e.dtype, LANES))
         if e.op == "load":
             return self.vector_load(e, level)
-        if e.op == "index" or any(x.dtype is U32X2 for x in (e, *e.args)):
+        if e.op == "index" or any(x.dtype in (U32X2, F32X2) for x in (e, *e.args)):
             return assemble([self.value(self.at_lane(e, lane)) for lane in range(LANES)])
         if e.op == "select" and not self.varies(e.args[0]):
             branches = (self.vector(e.args[1]), self.vector(e.args[2]))

@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnx2wgsl.errors import escape_name
-from onnx2wgsl.ir.dtypes import BOOL, F32, I32, U32, U32X2, DType
-from onnx2wgsl.ir.expr import Expr
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, I32, U32, U32X2, DType
+from onnx2wgsl.ir.expr import Expr, const
 from onnx2wgsl.ir.kernel import Assign, Barrier, For, If, Kernel, Let, Stmt, Var, Write, expressions, statements
 from onnx2wgsl.ir.plan import Declaration, print_declaration
 
 from .prelude import need
 
-_TYPES = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "bool", "u32x2": "vec2<u32>", "f16": "f16"}
+_TYPES = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "bool", "u32x2": "vec2<u32>", "f32x2": "vec2<f32>",
+          "f16": "f16"}  # fmt: skip
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _LOGIC = {"and": ("&", "&&"), "or": ("|", "||"), "xor": ("^", "!=")}
@@ -126,6 +129,8 @@ class Printer:
     def operator(self, e: Expr, args: list[str]) -> str:
         op, dtype = e.op, e.args[0].dtype
         scalar = dtype.kind
+        if dtype is F32X2:
+            return double_float(op, args)
         if op in _INFIX and dtype is not U32X2:
             return f"({args[0]} {_INFIX[op]} {args[1]})"
         if op in _LOGIC:
@@ -164,6 +169,13 @@ class Printer:
         if amount.op == "const" and 0 <= amount.attr < 32:
             return f"({args[0]} {sign} {amount.attr}u)"
         return f"{op}_{type_name(dtype)}({args[0]}, {count})"
+
+
+def double_float(op: str, args: list[str]) -> str:
+    """An operator of double-floats: a function of the prelude."""
+    if op == "ne":
+        return f"!eq_f32x2({', '.join(args)})"
+    return f"{op}({args[0]})" if op == "to_f64" or op.startswith("f32x2to") else f"{op}_f32x2({', '.join(args)})"
 
 
 def integer_division(op: str, e: Expr, args: list[str]) -> str:
@@ -222,6 +234,8 @@ def literal(e: Expr) -> str:
         return f"{value}u"
     if dtype is I32:
         return str(value) if value > -(1 << 31) else "(-2147483647 - 1)"
+    if dtype is F32X2:
+        return double_literal(value)
     if math.isnan(value):
         return "bitcast<f32>(nan_bits)"
     if math.isinf(value):
@@ -229,6 +243,14 @@ def literal(e: Expr) -> str:
     text = repr(float(value))
     text = text if any(c in text for c in ".e") else text + ".0"
     return f"({text}f)" if value < 0 or math.copysign(1, value) < 0 else f"{text}f"
+
+
+def double_literal(value: float) -> str:
+    """A constant as the sum of two f32; one beyond their range as infinity."""
+    with np.errstate(all="ignore"):
+        first = np.float32(value)
+        second = np.float32(value - float(first)) if np.isfinite(first) else np.float32(0)
+    return f"vec2<f32>({', '.join(literal(const(part, F32)) for part in (first, second))})"
 
 
 def _one_per_slot(bound: Mapping[str, Bound]) -> dict[str, Bound]:

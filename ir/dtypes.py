@@ -79,13 +79,16 @@ U2 = _make("u2", "uint", 2, ml_dtypes.uint2, 25)
 # A machine type: one 64-bit integer as two u32 words, `vec2<u32>` in WGSL. The interpreter holds it as uint64.
 U32X2 = _make("u32x2", "wide", 64, np.uint64, 0)
 
+# A machine type: a float64 as the sum of two f32, `vec2<f32>` in WGSL. The interpreter holds it as float64.
+F32X2 = _make("f32x2", "float", 64, np.float64, 0)
+
 ALL = (
     BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
-    F8E8M0, F4E2M1, I4, U4, I2, U2, U32X2,
+    F8E8M0, F4E2M1, I4, U4, I2, U2, U32X2, F32X2,
 )  # fmt: skip
 BY_NAME = {d.name: d for d in ALL}
 BY_ONNX = {d.onnx: d for d in ALL if d.onnx}
-_BY_NUMPY = {d.numpy: d for d in ALL if d is not U32X2}
+_BY_NUMPY = {d.numpy: d for d in ALL if d not in (U32X2, F32X2)}
 
 
 _VECTORS: dict[tuple[str, int], DType] = {}

@@ -6,7 +6,7 @@ from onnx2wgsl.errors import Onnx2WgslError
 
 from . import expr as ex
 from . import index as ix
-from .dtypes import BOOL, F32, U32, U32X2, DType
+from .dtypes import BOOL, F32, F32X2, I32, U32, U32X2, DType
 from .expr import Expr
 from .index import Index
 from .ops import OPS, result_dtype
@@ -28,6 +28,13 @@ _FIXED: dict[str, tuple[DType, ...]] = {
     **dict.fromkeys(("f32tou64", "f32tos64"), (F32,)),
     **{name: (F32,) for name in OPS if name.startswith("to_")},
     **{name: (U32,) for name in OPS if name.startswith("from_")},
+    "from_f64": (U32X2,),
+    "to_f64": (F32X2,),
+    "f32tof32x2": (F32,),
+    "s32tof32x2": (I32,),
+    "u32tof32x2": (U32,),
+    **dict.fromkeys(("s64tof32x2", "u64tof32x2"), (U32X2,)),
+    **{name: (F32X2,) for name in OPS if name.startswith("f32x2to")},
 }
 LEAVES = frozenset({"const", "load", "index", "acc", "leaf", "assume", "var", "fetch"})
 

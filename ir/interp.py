@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import index as ix
-from .dtypes import BOOL, F64, DType
+from .dtypes import BOOL, F64, U32X2, DType
 from .expr import Expr, walk
 from .index import Index
 from .ops import OPS, cast_array
@@ -159,7 +159,7 @@ class _Machine:
         if inner is None:
             return
         target = self.target(store.tensor)
-        value = cast_like(inner.eval(store.value), target.dtype)
+        value = held_as(inner.eval(store.value), target.dtype)
         where = tuple(inner.index(i) for i in store.index)
         shape = inner.shape
         if not where:
@@ -220,8 +220,11 @@ def _arrange(array: Array, used: list[str], groups: tuple[list[str], ...], size:
     return np.ascontiguousarray(array.transpose(order)).reshape(shape)
 
 
-def cast_like(value: Array, dtype: Any) -> Array:
+def held_as(value: Array, dtype: Any) -> Array:
+    """A value as a tensor holds it; words that are a float64's bytes stay as they are."""
     value = np.asarray(value)
+    if value.dtype == np.uint64 and dtype == np.float64:
+        return value.view(dtype)
     return value if value.dtype == dtype else value.astype(dtype)
 
 
@@ -393,6 +396,8 @@ class Grid:
 
     def load(self, e: Expr) -> Array:
         array = self.machine.env[e.attr]
+        if array.dtype == np.float64 and e.dtype is U32X2:
+            array = array.view(np.uint64)
         if array.dtype != e.dtype.numpy and not (self.machine.wide and e.dtype.is_float):
             array = array.astype(e.dtype.numpy)
         if not e.index:

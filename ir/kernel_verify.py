@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from . import expr as ex
-from .dtypes import BOOL, F16, F32, I32, U32, U32X2, DType, vector
+from .dtypes import BOOL, F16, F32, F32X2, I32, U32, U32X2, DType, vector
 from .expr import Expr
 from .expr_verify import VerificationError, mistyped
 from .kernel import (
@@ -39,7 +39,7 @@ LARGEST_WORKGROUP = (256, 256, 64)
 MOST_SHARED_BYTES = 16384
 MOST_GROUPS = 65535
 _NOT_WORD = re.compile(r"\W")
-_MACHINE = (F32, F16, I32, U32, BOOL, U32X2)
+_MACHINE = (F32, F16, I32, U32, BOOL, U32X2, F32X2)
 _BUILTINS: Mapping[str, DType] = {
     "lid": U32,
     **{f"wid.{axis}": U32 for axis in "xyz"},

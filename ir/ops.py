@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import ALL, BOOL, F32, I32, U32, U32X2, DType
+from .dtypes import ALL, BOOL, F32, F32X2, F64, I32, I64, U32, U32X2, U64, DType
 
 Array = Any
 
 
 @dataclass(frozen=True)
 class OpInfo:
-    """`result`: "same" as the first argument, "bool", "wide", "u32", "i32", "f32", "attr" (given), "second"."""
+    """`result`: "same" as the first argument, "second", "attr" (given), or "bool", "wide", "u32", "i32", "f32", "double"."""
 
     name: str
     arity: int
@@ -147,6 +147,14 @@ def _wide_shift(a: Array, n: Array, kind: str) -> Array:
     return _unsigned(moved)
 
 
+def _to_odd(x: Array) -> Array:
+    """The f32 next to a float64 whose last bit is 1, unless it is exact: rounding it again is rounding once."""
+    near = np.asarray(x).astype(np.float32)
+    down = np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float32(0)), near)
+    inexact = np.isfinite(x) & (down != x)
+    return np.where(inexact, (down.view(np.uint32) | 1).view(np.float32), near)
+
+
 _TABLE = [
     OpInfo("add", 2, "same", _bool_or(np.add, np.logical_or), commutative=True),
     OpInfo("sub", 2, "same", np.subtract),
@@ -219,6 +227,20 @@ _TABLE = [
     OpInfo("s64tof32", 1, "f32", lambda x: _signed(x).astype(np.float32)),
     OpInfo("f32tou64", 1, "wide", lambda x: _saturate(x, np.uint64)),
     OpInfo("f32tos64", 1, "wide", lambda x: _unsigned(_saturate(x, np.int64))),
+    # Double-floats: what `split-float64` rewrites f64 to; `from_f64` and `to_f64` are between them and f64's own bytes.
+    OpInfo("from_f64", 1, "double", lambda bits: _bitcast(bits, F64)),
+    OpInfo("to_f64", 1, "wide", lambda x: _bitcast(np.asarray(x, np.float64), U64)),
+    OpInfo("f32tof32x2", 1, "double", lambda x: x.astype(np.float64)),
+    OpInfo("s32tof32x2", 1, "double", lambda x: x.astype(np.float64)),
+    OpInfo("u32tof32x2", 1, "double", lambda x: x.astype(np.float64)),
+    OpInfo("s64tof32x2", 1, "double", lambda x: _signed(x).astype(np.float64)),
+    OpInfo("u64tof32x2", 1, "double", lambda x: x.astype(np.float64)),
+    OpInfo("f32x2tof32", 1, "f32", lambda x: x.astype(np.float32)),
+    OpInfo("f32x2toodd", 1, "f32", _to_odd),
+    OpInfo("f32x2tos32", 1, "i32", lambda x: cast_array(x, I32)),
+    OpInfo("f32x2tou32", 1, "u32", lambda x: cast_array(x, U32)),
+    OpInfo("f32x2tos64", 1, "wide", lambda x: _unsigned(cast_array(x, I64))),
+    OpInfo("f32x2tou64", 1, "wide", lambda x: cast_array(x, U64)),
 ]
 
 
@@ -252,7 +274,7 @@ def _narrow_codecs() -> list[OpInfo]:
 
 
 OPS = {info.name: info for info in [*_TABLE, *_narrow_codecs()]}
-_RESULT: dict[str, DType] = {"bool": BOOL, "wide": U32X2, "u32": U32, "i32": I32, "f32": F32}
+_RESULT: dict[str, DType] = {"bool": BOOL, "wide": U32X2, "u32": U32, "i32": I32, "f32": F32, "double": F32X2}
 
 
 def result_dtype(op: str, args: tuple[DType, ...], given: DType | None) -> DType:

@@ -17,7 +17,7 @@ import numpy as np
 from . import expr as ex
 from . import index as ix
 from .bounds import Interval, guarded_loads, interval, strict_nodes
-from .dtypes import BOOL, F32, I32, I64, U32, U32X2, U64, DType
+from .dtypes import BOOL, F32, F32X2, F64, I32, I64, U32, U32X2, U64, DType
 from .expr import Expr
 from .expr_verify import VerificationError, mistyped, variables
 from .index import Index
@@ -67,8 +67,10 @@ def verify_program(program: Program) -> None:
 
 def machine_types(dtype: DType) -> tuple[DType, ...]:
     """The machine types that a legalised program may hold values of a type in."""
-    if dtype in (I64, U64):
+    if dtype in (I64, U64, F64):
         return (U32X2,)
+    if dtype is F32X2:
+        return (F32X2,)
     if dtype is BOOL:
         return (U32,)
     if dtype.is_float:

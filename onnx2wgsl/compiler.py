@@ -31,7 +31,7 @@ OnPass = Callable[["PassTrace"], None]
 _CHOICES = {
     "precision": ("model",),
     "int64": ("split",),
-    "f64": ("f32x2",),
+    "f64": ("f32x2", "f32"),
     "memory": ("fast", "compact"),
     "target": ("baseline",),
 }
@@ -127,6 +127,7 @@ class CompileOptions:
             from_=tuple(self.from_ or ()),
             to=tuple(self.to or self.outputs or ()),
             memory=self.memory,
+            f64=self.f64,
             weights=weights,
             kernels=kernels,
         )

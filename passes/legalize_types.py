@@ -1,4 +1,4 @@
-"""legalize-types: after it, expressions hold only what WGSL computes with: f32, i32, u32, bool and pairs of words.
+"""legalize-types: after it, expressions hold only what WGSL computes with: f32, i32, u32, bool, pairs of words or floats.
 
 Integers narrower than 32 bits compute in 32 with the wrap-around of their own width; narrow floats compute in f32 and
 are rounded where the program casts to them. Graph inputs, graph outputs and constants stay packed as ONNX has them; an
@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import axes
-from onnx2wgsl.ir.dtypes import BOOL, F32, F64, I32, I64, U32, U32X2, U64, DType
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, F64, I32, I64, U32, U32X2, U64, DType
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.program import Contract, Nest, Node, Program, Step, Store, TensorType, all_nodes, nest_exprs
 from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
 
-MACHINE = (F32, I32, U32, BOOL, U32X2)
+MACHINE = (F32, I32, U32, BOOL, U32X2, F32X2)
+WORDS = (I64, U64, F64)
 _WRAPS = frozenset({"add", "sub", "mul", "neg", "shl", "not", "abs", "div", "floordiv", "pow", "sign"})
 
 
@@ -36,7 +36,7 @@ def machine_type(dtype: DType) -> DType:
 
 def stored_type(dtype: DType) -> DType:
     """The type that an intermediate of a type is stored in."""
-    return U32 if dtype is BOOL else dtype if dtype in (I64, U64) else machine_type(dtype)
+    return U32 if dtype is BOOL else dtype if dtype in WORDS else machine_type(dtype)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class LegalizeTypes(Pass[Program, Program]):
     name: ClassVar[str] = "legalize-types"
 
     def run(self, program: Program) -> PassResult[Program]:
-        _refuse_f64(program)
         ports = {p.tensor for p in (*program.inputs, *program.outputs)}
         keep = ports | set(program.constants)
         tensors = {n: t if n in keep else replace(t, dtype=stored_type(t.dtype)) for n, t in program.tensors.items()}
@@ -64,21 +63,11 @@ class LegalizeTypes(Pass[Program, Program]):
                         raise AssertionError(f"legalize-types left {e.dtype} in {', '.join(node.nodes)}: {e!r}"[:400])
 
 
-def _refuse_f64(program: Program) -> None:
-    gaps: dict[str, None] = {}
-    for node in all_nodes(program.nodes):
-        if isinstance(node, Nest) and any(e.dtype is F64 for e in ex.walk(*nest_exprs(node))):
-            gaps[", ".join(node.nodes)] = None
-    if gaps:
-        reason = "computes in float64, which has no arithmetic on the GPU; convert the model to float32"
-        raise UnsupportedError([Gap(name, "float64", reason) for name in gaps])
-
-
 def _unpacked(node: Node, tensors: dict[str, TensorType]) -> list[Node]:
     """A nest whose stores are all legal, followed by maps that pack what it had to write widened."""
     if not isinstance(node, Nest):
         return [node]
-    packed = [s for s in node.stores if tensors[s.tensor].dtype not in MACHINE + (I64, U64) or tensors[s.tensor].dtype is BOOL]
+    packed = [s for s in node.stores if (d := tensors[s.tensor].dtype) not in MACHINE + WORDS or d is BOOL]
     if not packed or _is_word_map(node, tensors):
         return [node]
     rename: dict[str, str] = {}
@@ -150,7 +139,7 @@ class Legalize(Rewriter):
         made = ex.op(e.op, *args)
         if e.dtype in MACHINE or made.dtype is BOOL:
             return made
-        return wrap(made, e.dtype) if e.op in _WRAPS or e.dtype.is_float and e.op != "select" else made
+        return wrap(made, e.dtype) if e.op in _WRAPS or (e.dtype.is_float and e.op != "select") else made
 
 
     def cast(self, e: Expr, x: Expr) -> Expr:

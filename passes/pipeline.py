@@ -24,6 +24,7 @@ from .place_concats import PlaceConcats
 from .plan_memory import PlanMemory, WeightPool
 from .schedule import Schedule
 from .simplify import Simplify
+from .split_float64 import SplitFloat64
 from .split_int64 import SplitInt64
 from .split_large import SplitLarge
 
@@ -40,6 +41,7 @@ class Options:
     from_: tuple[str, ...] = ()
     to: tuple[str, ...] = ()
     memory: str = "fast"
+    f64: str = "f32x2"
     weights: WeightPool = field(default_factory=WeightPool)
     kernels: KernelPool = field(default_factory=KernelPool)
 
@@ -62,6 +64,7 @@ def passes(options: Options) -> Sequence[Pass[Any, Any]]:
         FitBindings(),
         NarrowInt64(),
         SplitInt64(),
+        SplitFloat64(options.f64),
         LegalizeTypes(),
         Schedule(),
         PlanMemory(options.memory, options.weights),

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import sum_of
-from onnx2wgsl.ir.dtypes import BOOL, F32, I32, I64, U32, U32X2, U64, DType
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, F64, I32, I64, U32, U32X2, U64, DType
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.program import Contract, Program, Reduce, Step
 from onnx2wgsl.ir.rewrite import Rewriter
@@ -164,12 +164,16 @@ def cast(x: Expr, source: DType, target: DType) -> Expr:
         return ex.op("pair", ex.cast(x, U32), ex.const(0, U32))
     if source.kind == "int":
         return extend(ex.cast(x, I32))
+    if source is F64:
+        return ex.op("f32x2tos64" if target is I64 else "f32x2tou64", ex.cast(x, F32X2))
     return ex.op("f32tos64" if target is I64 else "f32tou64", ex.cast(x, F32))
 
 
 def _from_pair(x: Expr, source: DType, target: DType) -> Expr:
     if target is BOOL:
         return ~x.equals(_int(0))
+    if target is F64:
+        return ex.cast(ex.op("s64tof32x2" if source is I64 else "u64tof32x2", x), F64)
     if target.is_float:
         return ex.cast(ex.op("s64tof32" if source is I64 else "u64tof32", x), target)
     low = ex.op("lo", x)
