@@ -8,15 +8,17 @@ whose grids would exceed `BLOCK` elements are cut along their longest axis. With
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from . import index as ix
+from .attention import as_nests
 from .dtypes import BOOL, F64, U32X2, DType
 from .expr import Expr, walk
 from .index import Index
+from .opaque import TEMPLATES
 from .ops import OPS, cast_array
 from .program import (
     Attention,
@@ -92,8 +94,16 @@ class _Machine:
                         self.scan(node)
                     case Guard():
                         self.guard(node)
-                    case Attention() | Opaque():
-                        raise NotImplementedError(f"The interpreter has no meaning for {type(node).__name__}.")
+                    case Attention():
+                        self.attention(node)
+                    case Opaque():
+                        TEMPLATES[node.template](self, node)
+
+    def attention(self, node: Attention) -> None:
+        nests, tensors = as_nests(node, self.program.tensors)
+        self.program = replace(self.program, tensors={**self.program.tensors, **tensors})
+        for nest in nests:
+            self.nest(nest)
 
     def target(self, name: str) -> Array:
         """The array that a store writes: a part of its parent where the tensor is placed."""

@@ -15,15 +15,33 @@ from onnx2wgsl.codegen import heuristics
 from onnx2wgsl.codegen.contraction import contraction_kernels
 from onnx2wgsl.codegen.grid import product
 from onnx2wgsl.codegen.loops import is_packed_map, rows_kernel, threads_kernel, words_kernel
+from onnx2wgsl.codegen.sort import sort_steps
 from onnx2wgsl.codegen.storage import root, storage_of
 from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
+from onnx2wgsl.ir.attention import as_nests
 from onnx2wgsl.ir.kernel import Kernel, KernelProgram, KernelStep
-from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Scan, Store, TensorType, unique
+from onnx2wgsl.ir.program import (
+    Attention,
+    Axis,
+    Guard,
+    Nest,
+    Node,
+    Opaque,
+    Program,
+    Scan,
+    Store,
+    TensorType,
+    nest_exprs,
+    unique,
+)
 from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
+
+# The kernels of each opaque template; their meaning is in `ir/opaque.py`.
+TEMPLATES = {"sort": sort_steps}
 
 
 @dataclass(frozen=True)
@@ -62,8 +80,33 @@ class _Layout:
                 self.nest(node)
             case Scan():
                 self.scan(node)
-            case _:
-                raise UnsupportedError([Gap(", ".join(node.nodes), type(node).__name__, "has no schedule yet")])
+            case Guard():
+                self.guard(node)
+            case Attention():
+                nests, made = as_nests(node, self.tensors)
+                self.tensors.update(made)
+                for nest in nests:
+                    self.nest(nest)
+            case Opaque():
+                self.opaque(node)
+
+    def guard(self, guard: Guard) -> None:
+        """Both branches, and then the results of the one that the flag chooses: branches have no side effects."""
+        for node in (*guard.body, *guard.otherwise):
+            self.node(node)
+        flag = ex.load(guard.flag, self.tensors[guard.flag].dtype, [0] * len(self.tensors[guard.flag].shape))
+        chosen = ~flag.equals(0)
+        for result, yes, no in guard.results:
+            axes = tuple(Axis(f"i{k}", s) for k, s in enumerate(self.tensors[result].shape))
+            i = tuple(a.var for a in axes)
+            value = ex.select(chosen, *(ex.load(t, self.tensors[t].dtype, i) for t in (yes, no)))
+            self.nest(Nest(axes, (), (Store(result, (), i, value),), guard.nodes))
+
+    def opaque(self, node: Opaque) -> None:
+        """The dispatches of a template, on the tensors of this step of a scan."""
+        for step in TEMPLATES[node.template](node, self.tensors):
+            names = {n: self.rename[n] for n in (*step.reads, *step.writes) if n in self.rename}
+            self.steps.append(replace(step, rename=names))
 
     def nest(self, nest: Nest) -> None:
         """One dispatch per nest; a nest without steps gives one per group of stores over the same space."""
@@ -181,8 +224,6 @@ def canonical(
 
 def params(nest: Nest) -> set[str]:
     """The parameters that occur in a nest's indices."""
-    from onnx2wgsl.ir.program import nest_exprs
-
     found: set[str] = set()
 
     def visit(i: ix.Index) -> None:

@@ -16,7 +16,7 @@ from onnx2wgsl.ir.builder import Tensor
 from onnx2wgsl.ir.dtypes import BOOL, I32, I64
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
-from onnx2wgsl.ir.program import Monoid
+from onnx2wgsl.ir.program import Monoid, Opaque
 
 from .gather import checked_work
 from .registry import Context, lower
@@ -26,6 +26,8 @@ from .views import reshape_to
 SELECT_LIMIT = 16
 # An axis up to this size is ranked by comparing all pairs.
 RANK_SIZE = 256
+# An axis longer than this is sorted, where more than a few elements of it are wanted.
+SORT_SIZE = 2048
 
 
 def one_if(condition: Expr) -> Expr:
@@ -179,7 +181,12 @@ def best(c: Context, x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
         return c.builder.tensor(x.dtype, shape), c.builder.tensor(I64, shape)
     if k == n == 1:
         return x, c.map(shape, lambda *_: ex.const(0, I64))
-    places = selected(c, x, axis, k, largest) if k <= SELECT_LIMIT and n > RANK_SIZE else ranked(c, x, axis, k, largest)
+    if n > SORT_SIZE and k > SELECT_LIMIT:
+        places = sorted_places(c, x, axis, k, largest)
+    elif n > RANK_SIZE and k <= SELECT_LIMIT:
+        places = selected(c, x, axis, k, largest)
+    else:
+        places = ranked(c, x, axis, k, largest)
 
     def position(i: Sequence[Index]) -> Index:
         return ix.value_index(places[tuple(i)], 0, n - 1)
@@ -195,6 +202,27 @@ def precedes(a: Expr, other: Expr, largest: bool) -> Expr:
         return better
     first, second = (a, other) if largest else (other, a)
     return better | (ex.op("isnan", first) & ~ex.op("isnan", second))
+
+
+def sorted_places(c: Context, x: Tensor, axis: int, k: int, largest: bool) -> Tensor:
+    """Positions of the k best: the rows along the axis are sorted by a network."""
+    n, others = x.shape[axis], (*x.shape[:axis], *x.shape[axis + 1 :])
+    rows = prod(others)
+
+    def element(row: Index, j: Index) -> Expr:
+        i = ix.unflatten(row, others)
+        return x[(*i[:axis], j, *i[axis:])]
+
+    lines = c.map((rows, n), element)
+    places = c.builder.tensor(I32, (rows, 1 << (n - 1).bit_length()))
+    a, other = ex.leaf("a", x.dtype), ex.leaf("b", x.dtype)
+    order = (("before", precedes(a, other, largest)),)
+    c.builder.append(Opaque("sort", (), order, (lines.name,), (places.name,), c.builder.provenance))
+
+    def place(*i: Index) -> Expr:
+        return places[ix.flatten((*i[:axis], *i[axis + 1 :]), others), i[axis]]
+
+    return c.map((*others[:axis], k, *others[axis:]), place)
 
 
 def ranked(c: Context, x: Tensor, axis: int, k: int, largest: bool) -> Tensor:
