@@ -32,7 +32,7 @@ ExprLike = Union["Expr", Number]
 class Expr:
     """One hash-consed node; build it with the functions of this module, never directly."""
 
-    __slots__ = ("args", "attr", "dtype", "free", "index", "key", "op", "size")
+    __slots__ = ("args", "attr", "below", "dtype", "free", "index", "key", "op", "size")
     op: str
     dtype: DType
     args: tuple[Expr, ...]
@@ -139,6 +139,7 @@ def _node(op_: str, dtype: DType, args: tuple[Expr, ...], indices: tuple[Index, 
     parts = [a.free for a in args] + [i.free for i in indices] + ([frozenset((attr,))] if op_ == "var" else [])
     node.free = parts[0] if len(parts) == 1 else frozenset().union(*parts)
     node.size = 1 + sum(a.size for a in args)
+    node.below = (*args, *(e for i in indices for e in index_exprs(i))) if indices else args
     _NODES[key] = node
     return node
 
@@ -395,11 +396,9 @@ def in_range(value: IndexLike, lo: int, hi: int) -> Expr:
     return condition
 
 
-def children(x: Expr) -> Iterable[Expr]:
+def children(x: Expr) -> tuple[Expr, ...]:
     """Operands, and the expressions inside of indices."""
-    yield from x.args
-    for i in x.index:
-        yield from index_exprs(i)
+    return x.below
 
 
 def index_exprs(i: Index) -> Iterable[Expr]:
@@ -423,8 +422,13 @@ def walk(*roots: Expr) -> Iterable[Expr]:
         if node.key in seen:
             continue
         seen.add(node.key)
+        if not node.below:
+            yield node
+            continue
         stack.append((node, True))
-        stack.extend((c, False) for c in children(node) if c.key not in seen)
+        for below in node.below:
+            if below.key not in seen:
+                stack.append((below, False))
 
 
 def loads(*roots: Expr) -> list[Expr]:
@@ -448,7 +452,7 @@ def rewrite_tree(root: Expr, memo: dict[Any, Any], rule: Rule, env: Mapping[str,
         if node in memo:
             stack.pop()
             continue
-        pending = [c for c in children(node) if c not in memo]
+        pending = [c for c in node.below if c not in memo]
         if pending:
             stack.extend(pending)
             continue
