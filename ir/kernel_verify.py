@@ -67,9 +67,13 @@ def _verify_step(program: KernelProgram, step: KernelStep) -> None:
         raise VerificationError("at least one kernel", "none", text)
 
 
+_SCALARS = frozenset(m.name for m in _MACHINE)
+_TYPES = _SCALARS | {vector(m, lanes).name for m in _MACHINE for lanes in (2, 3, 4)}
+
+
 def is_machine(dtype: DType) -> bool:
     """Whether WGSL computes with a type: a machine type or a vector of one."""
-    return dtype in _MACHINE or any(dtype is vector(m, lanes) for m in _MACHINE for lanes in (2, 3, 4))
+    return dtype.name in _TYPES
 
 
 @dataclass
@@ -90,6 +94,7 @@ class _KernelVerifier:
         self.blocks = [_Block(known, set(), {n for n in known if n.startswith(("u.", "wid."))})]
         self.assigned = {s.name for s in statements(kernel.body) if isinstance(s, Assign)}
         self.typed: set[bytes] = set()
+        self.meets = any(isinstance(s, Barrier) for s in statements(kernel.body))
 
     def fail(self, expected: str, got: str) -> NoReturn:
         raise VerificationError(expected, got, print_kernel(self.kernel))
@@ -175,24 +180,31 @@ class _KernelVerifier:
         self.block(stmt.body, inner, converged and same)
 
     def expr(self, root: Expr) -> None:
-        for e in ex.walk(root):
+        stack, seen = [root], set[bytes]()
+        while stack:
+            e = stack.pop()
+            if e.key in seen:
+                continue
+            seen.add(e.key)
+            stack.extend(e.args)
             if e.op == "var":
                 if self.lookup(e.attr) is not e.dtype:
                     self.fail(f"{e.attr} to be bound as {e.dtype}", str(self.lookup(e.attr)))
-                continue
-            if e.key in self.typed:
-                continue
-            self.typed.add(e.key)
-            if not is_machine(e.dtype):
-                self.fail("a machine type", f"{e.dtype} of {e.op}")
-            if e.op in ("load", "index", "acc", "leaf", "assume"):
-                self.fail("an expression over names and buffers", e.op)
-            if e.op == "fetch":
-                self.fetch(e)
-            elif e.op in OPS and all(a.dtype in _MACHINE for a in (e, *e.args)):
-                problem = mistyped(e)
-                if problem is not None:
-                    self.fail(*problem)
+            elif e.key not in self.typed:
+                self.typed.add(e.key)
+                self.node(e)
+
+    def node(self, e: Expr) -> None:
+        if not is_machine(e.dtype):
+            self.fail("a machine type", f"{e.dtype} of {e.op}")
+        if e.op in ("load", "index", "acc", "leaf", "assume"):
+            self.fail("an expression over names and buffers", e.op)
+        if e.op == "fetch":
+            self.fetch(e)
+        elif e.op in OPS and e.dtype.name in _SCALARS and all(a.dtype.name in _SCALARS for a in e.args):
+            problem = mistyped(e)
+            if problem is not None:
+                self.fail(*problem)
 
     def fetch(self, e: Expr) -> None:
         if not e.args[0].dtype.is_integer:
@@ -204,7 +216,9 @@ class _KernelVerifier:
             self.fail("a fetch from a tensor that the dispatch reads", repr(e.attr))
 
     def is_uniform(self, root: Expr) -> bool:
-        """Whether a value is known to be the same in all threads of a workgroup."""
+        """Whether a value is known to be the same in all threads of a workgroup; asked only where these meet."""
+        if not self.meets:
+            return False
         for e in ex.walk(root):
             if e.op == "fetch" and e.attr in self.step.writes:
                 return False
