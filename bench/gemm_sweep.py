@@ -67,8 +67,11 @@ class Workload:
     @property
     def operations(self) -> int:
         c = self.c
-        reduced = c.depth * int(np.prod([a.size for a in c.outer], dtype=np.int64))
-        return 2 * c.batches * c.left.size * c.right.size * reduced
+        return 2 * c.batches * c.left.size * c.right.size * self.reduced
+
+    @property
+    def reduced(self) -> int:
+        return int(np.prod([a.size for a in self.c.step.axes], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ def sweep(bench: Bench, w: Workload, best: int) -> list[Result]:
     for tile in sorted(found, key=lambda t: found[t].microseconds)[:best]:
         for other in refinements(tile):
             run(other)
-    shape = cpu_tile(w.c.left.size, w.c.right.size)
+    shape = cpu_tile(w.c.batches, w.c.left.size, w.c.right.size, w.reduced)
     plain = bench.measure(w, lambda: register_kernel(w.nest, w.c, tensors, shape), "registers")
     ranked = sorted(found.values(), key=lambda r: r.microseconds)
     mark = replace(found[chosen], schedule=f"chosen: {label(chosen)}")

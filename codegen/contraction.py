@@ -36,10 +36,11 @@ def contraction_kernels(nest: Nest, tensors: Tensors) -> tuple[Kernel, ...] | No
     c = contraction(nest, tensors)
     if c is None:
         return None
-    shape = heuristics.cpu_tile(c.left.size, c.right.size)
+    depth = product([a.size for a in c.step.axes])
+    shape = heuristics.cpu_tile(c.batches, c.left.size, c.right.size, depth)
     tile = heuristics.gpu_tile(c.batches, c.left.size, c.right.size)
     tiles = tile_kernel(nest, c.flattened(), tensors, tile)
-    if product([a.size for a in c.step.axes]) > heuristics.THREAD_ITERATIONS:
+    if depth > heuristics.THREAD_ITERATIONS:
         return (tiles,)
     return replace(register_kernel(nest, c, tensors, shape), prefer=(("adapter", "cpu"),)), tiles
 

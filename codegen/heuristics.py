@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 THREAD_ITERATIONS = 60_000
 """Loop iterations of one thread above which a row is shared by a workgroup on every adapter. llvmpipe ends the loops of
 an invocation after 65,535 iterations in all, without an error."""
@@ -71,6 +70,14 @@ def gpu_tile(batches: int, rows: int, columns: int) -> Tile:
     return best
 
 
-def cpu_tile(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of the product that a thread computes on a CPU adapter."""
-    return rows if rows < 4 else 4 if rows <= 4 else 8, 4 if columns <= 4 else 8
+def cpu_tile(batches: int, rows: int, columns: int, depth: int) -> tuple[int, int]:
+    """Rows and columns of the product that a thread computes on a CPU adapter.
+
+    Every load is a gather there, so larger is faster, and slower to compile: the largest is for long products.
+    """
+    if rows <= 4:
+        return rows, 8 if columns > 4 else 4
+    elements = batches * rows * columns
+    large = rows >= 32 and elements >= 1 << 15 and elements * depth >= 1 << 26
+    return 16 if large else 8, 8 if columns > 4 else 4
+
