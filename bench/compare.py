@@ -1,8 +1,10 @@
-"""Whole networks against ONNX Runtime's WebGPU provider, in one run: python bench/compare.py [NET]… [--runs N] [--steps N]
+"""Whole networks against ONNX Runtime's WebGPU provider, in one run.
+
+usage: python bench/compare.py [NET]… [--runs N] [--steps N]
 
 A net is the name of a light model of the onnx package (random weights, 224×224) or encoderL@S (L layers, S tokens).
-Wall time is upload, replay and read-back, the median of many; GPU time is the sum of the steps' timestamps. Every result
-is compared with ONNX Runtime on the CPU. Without ONNX Runtime's WebGPU build its column stays empty.
+Wall time is upload, replay and read-back, the median of many; GPU time is the sum of the steps' timestamps. Results
+are compared with ONNX Runtime on the CPU. Without ONNX Runtime's WebGPU build its column stays empty.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def measure(name: str, runs: int, steps: int) -> None:
         else f"  ORT WebGPU {other[0]:.2f} ms (error {other[1]:.1e}), {other[0] / wall:.2f} times ours"
     )
     print(
-        f"{name}: {len(entry.steps)} dispatches, {len(artifact.plan.kernels)} kernels, compile {compiled:.1f} s, load and first "
-        f"run {first * 1e3:.0f} ms, wall {wall:.2f} ms, GPU {gpu:.2f} ms ({profile.source}), error {error:.1e}, arena "
+        f"{name}: {len(entry.steps)} dispatches, {len(artifact.plan.kernels)} kernels, compile {compiled:.1f} s, load and "
+        f"first run {first * 1e3:.0f} ms, wall {wall:.2f} ms, GPU {gpu:.2f} ms ({profile.source}), error {error:.1e}, arena "
         f"{memory['arena'] / 1e6:.2f} MB of {memory['largest_live_set'] / 1e6:.2f} live{theirs}",
         flush=True,
     )

@@ -40,6 +40,7 @@ class Expr:
     attr: Any
     key: bytes
     free: frozenset[str]
+    below: tuple[Expr, ...]
     size: int
 
     def __hash__(self) -> int:
@@ -426,9 +427,7 @@ def walk(*roots: Expr) -> Iterable[Expr]:
             yield node
             continue
         stack.append((node, True))
-        for below in node.below:
-            if below.key not in seen:
-                stack.append((below, False))
+        stack.extend((e, False) for e in node.below if e.key not in seen)
 
 
 def loads(*roots: Expr) -> list[Expr]:

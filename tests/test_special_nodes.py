@@ -25,15 +25,14 @@ def finished(builder: Builder, inputs: tuple[str, ...], outputs: tuple[str, ...]
 def test_attention_is_a_softmax_of_scores_times_values() -> None:
     heads, rows, keys, inner, width = 2, 5, 7, 4, 3
     b = Builder()
-    q, k, v = (b.tensor(F32, s, n) for n, s in (("q", (heads, rows, inner)), ("k", (heads, keys, inner)), ("v", (heads, keys, width))))
+    shapes = {"q": (heads, rows, inner), "k": (heads, keys, inner), "v": (heads, keys, width)}
+    q, k, v = (b.tensor(F32, shape, name) for name, shape in shapes.items())
     b.tensor(F32, (heads, rows, width), "y")
     space, key, depth, column = axes("i", (heads, rows)), Axis("k", keys), Axis("d", inner), Axis("c", width)
     h, r = (a.var for a in space)
-    scored = ex.acc("qk", F32) * 0.5
+    operands = (q[h, r, depth.var], k[h, key.var, depth.var], v[h, key.var, column.var])
     store = Store("y", (), (h, r, column.var), ex.acc("pv", F32))
-    b.append(
-        Attention(space, key, depth, column, q[h, r, depth.var], k[h, key.var, depth.var], v[h, key.var, column.var], scored, store)
-    )
+    b.append(Attention(space, key, depth, column, *operands, ex.acc("qk", F32) * 0.5, store))
     rng = np.random.default_rng(0)
     feeds = {n: rng.standard_normal(b.program.tensors[n].shape).astype(np.float32) for n in ("q", "k", "v")}
     scores = np.exp(0.5 * np.einsum("hri,hki->hrk", feeds["q"], feeds["k"], dtype=np.float64))
