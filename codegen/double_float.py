@@ -249,13 +249,21 @@ DOUBLE_FLOAT: dict[str, str] = {
 }""",
     "pow_f32x2": """fn pow_f32x2(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
   if (b.x == 0.0 || eq_f32x2(a, one_f32x2)) { return one_f32x2; }
-  if (a.x == 0.0 || is_special(a.x) || is_special(b.x)) { return vec2<f32>(pow_f32(a.x, b.x), 0.0); }
+  if (is_nan(a.x) || is_nan(b.x)) { return vec2<f32>(bitcast<f32>(nan_bits), 0.0); }
   let whole = eq_f32x2(floor_f32x2(b), b);
-  if (a.x < 0.0 && !whole) { return vec2<f32>(bitcast<f32>(nan_bits), 0.0); }
-  if (eq_f32x2(b, vec2<f32>(0.5, 0.0))) { return sqrt_f32x2(a); }
   let odd = whole && !eq_f32x2(floor_f32x2(b * 0.5) * 2.0, b);
   var base = abs_f32x2(a);
   var size = one_f32x2;
+  if (is_inf(b.x)) {
+    let grows = lt_f32x2(one_f32x2, base) == (b.x > 0.0);
+    return vec2<f32>(select(select(0.0, bitcast<f32>(inf_bits), grows), 1.0, eq_f32x2(base, one_f32x2)), 0.0);
+  }
+  if (base.x == 0.0 || is_inf(base.x)) {
+    size = vec2<f32>(select(0.0, bitcast<f32>(inf_bits), is_inf(base.x) == (b.x > 0.0)), 0.0);
+    return select(size, -size, odd && (bitcast<u32>(a.x) >> 31u) == 1u);
+  }
+  if (a.x < 0.0 && !whole) { return vec2<f32>(bitcast<f32>(nan_bits), 0.0); }
+  if (eq_f32x2(b, vec2<f32>(0.5, 0.0))) { return sqrt_f32x2(a); }
   if (whole && abs(b.x) <= 64.0) {
     if (b.x < 0.0) { base = div_f32x2(one_f32x2, base); }
     for (var n = u32(abs(b.x)); n != 0u; n = n >> 1u) {

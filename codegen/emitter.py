@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
-from onnx2wgsl.ir.dtypes import BOOL, F16, F32, I32, U32, DType
+from onnx2wgsl.ir.dtypes import BOOL, F16, F32, F32X2, F64, I32, U32, DType
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
 from onnx2wgsl.ir.kernel import Assign, For, If, Let, Stmt, Var, Write
@@ -167,7 +167,7 @@ class Emitter:
         """Loads element `where` and converts it from its storage to the machine type `dtype`."""
         storage = storage_of(stored)
         if storage.per_word == 1:
-            return ex.fetch(buffer, storage.element, self.index(where))
+            return held(ex.fetch(buffer, storage.element, self.index(where)), stored, dtype)
         word = ex.fetch(buffer, U32, self.index(where // storage.per_word))
         shift = ex.machine("cast", (self.index((where % storage.per_word) * stored.bits),), U32)
         return unpack(ex.machine("shr", (word, shift), U32), stored, dtype)
@@ -248,6 +248,14 @@ def uniform_field(name: str) -> str:
 
 def _i32(value: Expr | int) -> Expr:
     return ex.const(value, I32) if isinstance(value, int) else value
+
+
+def held(element: Expr, stored: DType, dtype: DType) -> Expr:
+    """An array element as a value; a template may compute with a float64 that is stored as its words."""
+    if stored is not F64 or dtype not in (F32X2, F32):
+        return element
+    value = ex.machine("from_f64", (element,), F32X2)
+    return value if dtype is F32X2 else ex.machine("f32x2tof32", (value,), F32)
 
 
 def unpack(word: Expr, stored: DType, dtype: DType) -> Expr:

@@ -1,4 +1,4 @@
-"""legalize-types: after it, expressions hold only what WGSL computes with: f32, i32, u32, bool, pairs of words or floats.
+"""legalize-types: after it, expressions hold only what WGSL computes with: f32, i32, u32, bool, pairs of these.
 
 Integers narrower than 32 bits compute in 32 with the wrap-around of their own width; narrow floats compute in f32 and
 are rounded where the program casts to them. Graph inputs, graph outputs and constants stay packed as ONNX has them; an

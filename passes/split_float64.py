@@ -21,7 +21,19 @@ from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.builder import sum_of
 from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, F64, I32, U32, U32X2, DType
 from onnx2wgsl.ir.expr import Expr
-from onnx2wgsl.ir.program import Contract, Guard, Nest, Program, Reduce, Scan, Step, Store, all_nodes, nest_exprs
+from onnx2wgsl.ir.program import (
+    Attention,
+    Contract,
+    Guard,
+    Nest,
+    Program,
+    Reduce,
+    Scan,
+    Step,
+    Store,
+    all_nodes,
+    nest_exprs,
+)
 from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
@@ -73,6 +85,8 @@ def kept_as_words(program: Program) -> set[str]:
             case Nest():
                 for store in node.stores:
                     values.setdefault(store.tensor, []).append(store.value)
+            case Attention():
+                values.setdefault(node.store.tensor, []).append(node.store.value)
             case Scan():
                 for c in node.carried:
                     groups.join(c.init, c.arg, c.next, c.result)
