@@ -133,14 +133,13 @@ def _inline(graph: Graph, number: int, body: Body) -> str | None:
             refused = problem
             continue
         made.append((r, rewritten))
-    whole = refused is None and not graph.stored(body.tensor)
-    if refused is not None and not whole and heuristics.cost(body.value):
+    if refused is not None and heuristics.cost(body.value):
         return refused
     for r, nest in made:
         graph.replace(r, nest)
-    if whole and readers:
+    if refused is None and not graph.stored(body.tensor):
         graph.remove(number)
-    return refused if not made else None
+    return None if made else refused
 
 
 def too_large(graph: Graph, nest: Nest) -> str | None:
