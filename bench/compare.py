@@ -82,15 +82,11 @@ def measure(name: str, runs: int, steps: int) -> None:
         profile = session.profile(5)
     gpu = sum(s.microseconds for s in profile.steps) / 1e3
     other = peer(net.model, net.inputs, runs)
-    theirs = (
-        ""
-        if other is None
-        else f"  ORT WebGPU {other[0]:.2f} ms (error {other[1]:.1e}), {other[0] / wall:.2f} times ours"
-    )
+    theirs = "" if other is None else f"; ORT {other[0]:.2f} ms, {other[0] / wall:.2f} times ours, error {other[1]:.1e}"
     print(
-        f"{name}: {len(entry.steps)} dispatches, {len(artifact.plan.kernels)} kernels, compile {compiled:.1f} s, load and "
-        f"first run {first * 1e3:.0f} ms, wall {wall:.2f} ms, GPU {gpu:.2f} ms ({profile.source}), error {error:.1e}, arena "
-        f"{memory['arena'] / 1e6:.2f} MB of {memory['largest_live_set'] / 1e6:.2f} live{theirs}",
+        f"{name}: {len(entry.steps)} dispatches, {len(artifact.plan.kernels)} kernels, compile {compiled:.1f} s, "
+        f"load and first run {first * 1e3:.0f} ms, wall {wall:.2f} ms, GPU {gpu:.2f} ms ({profile.source}), "
+        f"error {error:.1e}, arena {memory['arena'] / 1e6:.2f} of {memory['largest_live_set'] / 1e6:.2f} MB live{theirs}",
         flush=True,
     )
     for step in sorted(profile.steps, key=lambda s: -s.microseconds)[:steps]:

@@ -66,7 +66,7 @@ def cost(e: Expr) -> int:
 
 
 def is_large(loaded: int, made: int) -> bool:
-    """Whether a load of a tensor of `loaded` elements weighs in a map that makes `made`: not a bias, not a few bytes."""
+    """Whether loading a tensor of `loaded` elements weighs in a map that makes `made`: no bias, no few bytes."""
     return loaded * 8 > made and loaded >= 4096
 
 
