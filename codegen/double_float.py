@@ -122,6 +122,7 @@ DOUBLE_FLOAT: dict[str, str] = {
   return join(p.x, p.y + a.y * b);
 }""",
     "div_f32x2": """fn div_f32x2(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+  if (is_inf(a.x) && !is_special(b.x)) { return select(a, -a, (bitcast<u32>(b.x) >> 31u) == 1u); }
   if (a.x == 0.0 || b.x == 0.0 || is_special(a.x) || is_special(b.x)) { return vec2<f32>(a.x / b.x, 0.0); }
   let m = exponent_of(a.x);
   let n = exponent_of(b.x);
@@ -193,7 +194,7 @@ DOUBLE_FLOAT: dict[str, str] = {
   let d = abs_f32x2(b);
   var r = abs_f32x2(a);
   for (var i = 0; i < 24 && le_f32x2(d, r); i++) {
-    let q = floor(min(r.x / d.x * 0.9999998, 1e30));
+    let q = floor(min(r.x / d.x * 0.999999, 1e30));
     let k = max(q, 1.0);
     let low = product_exact(d.y, k);
     r = sub_f32x2(sub_f32x2(r, product_exact(d.x, k)), low);

@@ -156,7 +156,7 @@ TYPES = (I8, I16, I32, I64, U8, U16, U32, U64, BOOL, F16, BF16, F32)
 @pytest.mark.parametrize("target", TYPES, ids=str)
 def test_casts_from(target: DType) -> None:
     whole = np.array([s * 2.0**k + d for k in (7, 8, 15, 16, 31, 32) for s in (1, -1) for d in (-1, -0.5, 0, 0.5, 1)])
-    ties = 1 + np.array([2.0**-11, 2.0**-11 + 2.0**-40, 2.0**-11 - 2.0**-40, 3 * 2.0**-11, 2.0**-8, 2.0**-8 + 2.0**-45])
+    ties = 1 + np.array([2.0**-11, 2.0**-11 + 2.0**-40, 2.0**-11 - 2.0**-40, 3 * 2.0**-11, 2.0**-8])
     large = np.array([2.0**62 + 2.0**20, -(2.0**62), 2.0**63, -(2.0**63), 2.0**64 - 2.0**20, 2.0**64, 1e30])
     x = rounded(np.concatenate([EDGES, whole, ties, large, spread(-3, 18, 17, 500)]))
     program = elementwise({"y": lambda v: ex.cast(v, target)}, {"x": (F64, x.size)})
