@@ -34,7 +34,8 @@ _FUNCTIONS: dict[str, str] = {
     "tanh_f32": """fn tanh_f32(x: f32) -> f32 {
   let t = min(abs(x), 10.0);
   let s = x * x;
-  let small = ((((-5.70498873e-3 * s + 2.06390888e-2) * s - 5.37397156e-2) * s + 0.133314422) * s - 0.333332819) * s * x + x;
+  let p = (((-5.70498873e-3 * s + 2.06390888e-2) * s - 5.37397156e-2) * s + 0.133314422) * s - 0.333332819;
+  let small = p * s * x + x;
   let large = 1.0 - 2.0 / (exp_f32(2.0 * t) + 1.0);
   return select(select(select(large, -large, x < 0.0), small, t < 0.625), x, is_nan(x));
 }""",
@@ -85,7 +86,8 @@ _FUNCTIONS: dict[str, str] = {
   let tl = x - (th - base);
   let sl = v * ((u - sh * th) - sh * tl);
   let q = s * s;
-  var r = q * q * (0.6 + q * (0.428571433 + q * (0.333333343 + q * (0.272728115 + q * (0.230660751 + q * 0.206975013)))));
+  let tail = 0.333333343 + q * (0.272728115 + q * (0.230660751 + q * 0.206975013));
+  var r = q * q * (0.6 + q * (0.428571433 + q * tail));
   r += sl * (sh + s);
   let w = sh * sh;
   let ch = high_f32(3.0 + w + r);
