@@ -31,9 +31,9 @@ def kernel_file(kernel_id: str) -> str:
 
 
 def print_plan(plan: Plan) -> bytes:
-    """The bytes of `plan.json`."""
+    """The bytes of `plan.json`: ASCII, and harmless inside of a page, since `<` stands only in strings."""
     document = {"format_version": plan.format_version} | _encode(plan)
-    return (_pretty(document) + "\n").encode("ascii")
+    return (_pretty(document) + "\n").replace("<", "\\u003c").encode("ascii")
 
 
 def print_entry(entry: Entry) -> str:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from onnx2wgsl.codegen.emitter import uniform_field
 from onnx2wgsl.codegen.storage import storage_of
 from onnx2wgsl.codegen.wgsl import Bound, element_types, print_kernel
-from onnx2wgsl.errors import escape_name
+from onnx2wgsl.errors import CompileError, escape_name
 from onnx2wgsl.ir import program as l1
 from onnx2wgsl.ir.kernel import Kernel
 from onnx2wgsl.ir.plan import (
@@ -38,6 +38,7 @@ from onnx2wgsl.ir.plan_json import print_entry
 
 from .assign_bindings import BoundProgram, BoundStep
 from .base import Pass, PassResult
+from .load_model import nearest, quoted
 
 
 @dataclass
@@ -90,6 +91,14 @@ class BuildPlan(Pass[BoundProgram, BuiltEntry]):
     bound: tuple[str, ...] = ()
     kernels: KernelPool = field(default_factory=KernelPool, repr=False)
     name: ClassVar[str] = "build-plan"
+
+    def requires(self, program: BoundProgram) -> None:
+        ports = program.placed.program
+        for name, output in self.states:
+            for what, wanted, known in (("input", name, ports.inputs), ("output", output, ports.outputs)):
+                if wanted not in [p.name for p in known]:
+                    hint = nearest(wanted, [p.name for p in known])
+                    raise CompileError(f"states: the model has no {what} {quoted([wanted])}{hint}")
 
     def run(self, program: BoundProgram) -> PassResult[BuiltEntry]:
         uniforms = _Uniforms()

@@ -213,8 +213,9 @@ def _report_open(inputs: Mapping[str, onnx_ir.Value], shapes: Mapping[str, tuple
     named: dict[str, list[str]] = {}
     lines: list[str] = []
     for name, dims in shapes.items():
-        if not isinstance(inputs[name].type, onnx_ir.TensorType):
-            continue
+        dtype = inputs[name].dtype
+        if not isinstance(inputs[name].type, onnx_ir.TensorType) or (dtype is not None and int(dtype) not in BY_ONNX):
+            continue  # lower-ops refuses it, whatever its size
         shown = escape_name(name)
         if dims is None:
             lines.append(f'  input "{shown}" has no known rank: give --shape "{shown}=…"')

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import onnx2wgsl
-from onnx2wgsl.errors import Onnx2WgslError
+from onnx2wgsl.errors import Onnx2WgslError, escape_name
 
 from .compiling import check_command, compile_command
 from .inspecting import devices_command, inspect_command
@@ -51,4 +51,8 @@ def main() -> None:
         app()
     except Onnx2WgslError as error:
         print_lines(f"Error: {error}", error=True)
+        sys.exit(1)
+    except OSError as error:
+        where = "" if error.filename is None else f"{escape_name(error.filename)}: "
+        print_lines(f"Error: {where}{error.strerror or escape_name(error)}.", error=True)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from onnx2wgsl.errors import escape_name
+from onnx2wgsl.errors import InputError, escape_name
 from onnx2wgsl.ir.dtypes import BY_NAME
 from onnx2wgsl.ir.plan import Port
 
@@ -58,8 +59,16 @@ def to_storage(array: Array) -> Array:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays into a .npz file under their names."""
-    np.savez(path, allow_pickle=False, **{name: to_storage(array) for name, array in arrays.items()})
+    """Write arrays into a .npz file under their names, which may be any text: whole or not at all."""
+    try:
+        staged = path.with_name(f".{path.name}.part")
+        with zipfile.ZipFile(staged, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, to_storage(array), allow_pickle=False)
+        staged.replace(path)
+    except OSError as error:
+        raise InputError(f"{escape_name(path)} cannot be written: {error.strerror}.") from error
 
 
 def describe(array: Array) -> str:
