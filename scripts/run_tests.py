@@ -3,7 +3,7 @@
 usage: run_tests.py [--full] [SUITE …]
 
 The first suite that fails ends the run; the table is printed all the same. Every suite that needs a device gets one
-software driver through VK_DRIVER_FILES. --full adds the tests marked `full`.
+software driver through VK_DRIVER_FILES. --full runs every network on both drivers, and the tests marked `full`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ def pytest(full: bool, *arguments: str) -> list[str]:
 
 
 def suites(full: bool) -> list[Suite]:
-    networks = "tests/suites/test_networks.py"
+    def on_driver(name: str) -> list[str]:
+        chosen = [] if full else ["-m", name]
+        return module("pytest", "-q", "-n", "2", *chosen, "tests/suites/test_networks.py")
+
     checked = [folder for folder in CHECKED if (ROOT / folder).is_dir()]
     return [
         Suite("lint", [module("ruff", "check", "--quiet", *checked), module("mypy", "-p", "onnx2wgsl")]),
         Suite("core", [pytest(full, "-n", "2", "--ignore=tests/suites", "tests")], "lavapipe"),
         Suite("nodes", [pytest(full, "tests/suites/test_nodes.py")], "lavapipe"),
-        Suite("networks-lavapipe", [pytest(full, "-n", "2", networks)], "lavapipe"),
-        Suite("networks-swiftshader", [pytest(full, "-n", "2", networks, "tests/cases")], "swiftshader"),
+        Suite("networks-lavapipe", [on_driver("lavapipe")], "lavapipe"),
+        Suite("networks-swiftshader", [on_driver("swiftshader"), pytest(full, "tests/cases")], "swiftshader"),
     ]
 
 

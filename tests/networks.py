@@ -298,6 +298,9 @@ BUILDERS: dict[str, Callable[[], Network]] = {
     **{f"light_{name}": lambda name=name: light(name) for name in LIGHT_NAMES},
     **{f"{name}_64": lambda name=name: randomised(name, 64) for name in LIGHT_NAMES},
     **{f"{name}_{LIGHT_SIZE}": lambda name=name: randomised(name) for name in LIGHT_NAMES},
-    "encoder_2": lambda: encoder(2, 32),
-    "encoder_6": lambda: encoder(6, 128),
+    **{
+        f"encoder_{layers}_{seq}": lambda layers=layers, seq=seq: encoder(layers, seq)
+        for layers in (2, 6)
+        for seq in (64, 128)
+    },
 }

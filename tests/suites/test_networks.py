@@ -1,6 +1,7 @@
 """Whole networks against ONNX Runtime on the CPU: the largest difference, relative to the output's largest magnitude.
 
-The Vulkan driver is the one that the environment selects; scripts/run_tests.py runs this once for each software driver.
+The Vulkan driver is the one that the environment selects; scripts/run_tests.py runs this once for each software
+driver: in a quick run the networks with the driver's mark, in a full one all.
 """
 
 from __future__ import annotations
@@ -19,26 +20,22 @@ from tests.networks import BUILDERS, relative_error, run_onnxruntime
 DATA = Path(__file__).resolve().parent.parent / "data"
 TOLERANCE = 1e-3
 
-QUICK = {
-    "light_squeezenet",
-    "squeezenet_64",
-    "shufflenet_64",
-    "densenet121_64",
-    "inception_v1_64",
-    "resnet50_64",
-    "encoder_2",
-    "magika",
-    "mtcnn_onet",
-    "ppocr_cls",
-    "ppocrv6_rec_tiny",
-    "hibari_g2p_fp32",
-    "silero_vad_16k_seq",
-}
+BOTH = ("encoder_2_64", "magika", "mtcnn_onet", "translit_decoder_step")
+LAVAPIPE = (
+    *("light_squeezenet", "shufflenet_224", "densenet121_64", "inception_v1_64", "inception_v2_64", "vgg19_64"),
+    *("encoder_2_128", "encoder_6_64", "ppocrv6_det_tiny", "ppocrv6_rec_tiny", "basic_pitch", "hibari_g2p_int8"),
+)
+SWIFTSHADER = (
+    *("squeezenet_224", "resnet50_64", "bvlc_alexnet_64", "zfnet512_64", "encoder_6_128"),
+    *("ppocr_cls", "hibari_g2p_fp32", "silero_vad_16k_seq", "translit_encoder_gru"),
+)
+"""Every network of the quick run is in one of the lists; the marks select them, and a full run takes all of them."""
 
 
 def in_suite(names: Mapping[str, object]) -> list[object]:
-    """Return the names as test parameters; those that are not quick carry the mark `full`."""
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in names]
+    """Return the names as test parameters with the marks of the drivers that a quick run takes them on."""
+    drivers = ((pytest.mark.lavapipe, (*BOTH, *LAVAPIPE)), (pytest.mark.swiftshader, (*BOTH, *SWIFTSHADER)))
+    return [pytest.param(name, marks=[mark for mark, taken in drivers if name in taken]) for name in names]
 
 
 def run_compiled(
