@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir
 
-from onnx2wgsl.errors import CompileError, escape_name
+from onnx2wgsl.errors import CompileError, Gap, UnsupportedError, escape_name
 from onnx2wgsl.ir.dtypes import BY_ONNX, DType
 
 from .base import Pass, PassResult
@@ -213,9 +213,8 @@ def _report_open(inputs: Mapping[str, onnx_ir.Value], shapes: Mapping[str, tuple
     named: dict[str, list[str]] = {}
     lines: list[str] = []
     for name, dims in shapes.items():
-        dtype = inputs[name].dtype
-        if not isinstance(inputs[name].type, onnx_ir.TensorType) or (dtype is not None and int(dtype) not in BY_ONNX):
-            continue  # lower-ops refuses it, whatever its size
+        if not _is_tensor(inputs[name]):
+            continue  # refused below, or with all gaps by lower-ops
         shown = escape_name(name)
         if dims is None:
             lines.append(f'  input "{shown}" has no known rank: give --shape "{shown}=…"')
@@ -232,8 +231,19 @@ def _report_open(inputs: Mapping[str, onnx_ir.Value], shapes: Mapping[str, tuple
         where = ", ".join(places[:8]) + (f" and {len(places) - 8} more" if len(places) > 8 else "")
         flags = " ".join(f"--dim {escape_name(n)}=…" for n in dict.fromkeys(names_in(dim)) or [dim])
         lines.append(f'  dimension "{escape_name(dim)}" (input {where}): give {flags}')
+    gaps = [
+        Gap("", "input", f"graph input {escape_name(name)} is {value.type}, which has no tensor on the GPU")
+        for name, value in inputs.items()
+        if not _is_tensor(value)
+    ]
+    if lines and gaps:
+        raise UnsupportedError(gaps)
     if lines:
         raise CompileError("These dimensions have no value:\n" + "\n".join(lines))
+
+
+def _is_tensor(value: onnx_ir.Value) -> bool:
+    return isinstance(value.type, onnx_ir.TensorType) and (value.dtype is None or int(value.dtype) in BY_ONNX)
 
 
 def bound_array(value: onnx_ir.Value, given: Any, known: Mapping[str, int]) -> np.ndarray[Any, Any]:

@@ -122,6 +122,10 @@ BAD_MODELS: dict[str, tuple[onnx.ModelProto | bytes, str]] = {
         model_of("OptionalGetElement", [optional(["batch", 3])]),
         "Error: input: graph input o is Optional(Tensor(FLOAT)), which has no tensor on the GPU",
     ),
+    "a sequence beside open dims": (
+        model_of("SequenceInsert", [sequence(None), port("x", ["batch"])]),
+        "Error: input: graph input s is Sequence(Tensor(FLOAT)), which has no tensor on the GPU",
+    ),
     "strings with open dims": (
         model_of("Identity", [port("x", ["n"], TensorProto.STRING)]),
         "Error: input: graph input x is STRING, which has no tensor on the GPU",
