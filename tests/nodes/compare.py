@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,54 @@ _BFLOAT16_RTOL = 2.0**-6
 _SIGMAS = 5.0
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """Why the published outputs of a case are not what is right, and what to compare with instead."""
+
+    reason: str
+    outputs: Mapping[str, np.ndarray] | None = None
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+_FRACTIONAL = (
+    "The specification divides by `length_resized - 1`, the length of the resized tensor; the data divide by the "
+    "fractional length before rounding. ONNX Runtime follows the specification."
+)
+_HALF = (
+    "The data round intermediates to f16: the first element off is 0.46919 in float64, 0.46948 in the data and "
+    "0.46899 here. ONNX Runtime is as far from the data, two f16 units in the last place, which are accepted."
+)
+_ZERO = "The data hold rounding errors of 2e-7 where the exact result is 0, above the tolerance of 1e-7."
+
+DEVIATIONS: Mapping[str, Deviation] = {
+    "test_resize_downsample_scales_linear_align_corners": Deviation(
+        _FRACTIONAL, {"Y": np.array([[[[1, 4]]]], np.float32)}
+    ),
+    "test_resize_downsample_scales_cubic_align_corners": Deviation(
+        _FRACTIONAL, {"Y": np.array([[[[1, 2.5, 4], [7, 8.5, 10], [13, 14.5, 16]]]], np.float32)}
+    ),
+    "test_attention_4d_causal_fp16": Deviation(_HALF, rtol=2.0**-9),
+    "test_attention_4d_causal_fp16_expanded": Deviation(_HALF, rtol=2.0**-9),
+    "test_dft_inverse": Deviation(_ZERO, atol=5e-7),
+    "test_dft_inverse_opset19": Deviation(_ZERO, atol=5e-7),
+}
+"""The whole list; nothing is added without evidence like this."""
+
+
 class Mismatch(AssertionError):
     """An output is not the expected one; the text says which and how."""
 
 
 def compare_outputs(case: TestCase, actual: Mapping[str, Any]) -> None:
     """Raise `Mismatch` unless every output has the expected shape, dtype and, within tolerance, elements."""
-    expected = case_outputs(case)
+    deviation = DEVIATIONS.get(case.name, Deviation(""))
+    expected = deviation.outputs or case_outputs(case)
     if list(actual) != list(expected):
         raise Mismatch(f"outputs are {list(actual)}, expected {list(expected)}")
+    rtol, atol = max(case.rtol, deviation.rtol), max(case.atol, deviation.atol)
     for name, reference in expected.items():
-        _compare(name, actual[name], reference, case.rtol, case.atol)
+        _compare(name, actual[name], reference, rtol, atol)
 
 
 def _compare(name: str, actual: Any, expected: Any, rtol: float, atol: float) -> None:
