@@ -85,7 +85,10 @@ class _Fitter:
                 continue
             if not e.free.isdisjoint(inner) and any(a.name in e.free for a in nest.space):
                 continue
-            freed = len({root(self.tensors, x.attr) for x in ex.loads(e)} - self.elsewhere(nest, e)) - 1
+            read = {root(self.tensors, x.attr) for x in ex.loads(e)}
+            if len(read) >= self.limit:
+                continue
+            freed = len(read - self.elsewhere(nest, e)) - 1
             points = 1
             for name in e.free:
                 points *= sizes[name]

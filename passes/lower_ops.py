@@ -7,7 +7,7 @@ nodes that cannot be lowered are collected; the nodes that depend on them are sk
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -89,6 +89,7 @@ class Lowerer:
                 raise _Skipped
             results = self.lowered(node, inputs, names, env)
             self.fold_since(before)
+            results = [self.settled(r) for r in results]
         except (registry.Refusal, LengthError) as refusal:
             del self.builder.nodes[before:]
             self.gaps.append(Gap(label, node.op_type, str(refusal)))
@@ -105,6 +106,15 @@ class Lowerer:
         """Evaluates the nodes emitted since `before` that read constants only, one by one."""
         kept = [node for node in self.builder.nodes[before:] if not self.fold(node)]
         self.builder.nodes[before:] = kept
+
+    def settled(self, value: Any) -> Any:
+        """A tensor whose length turned out to be constant, cut to that length."""
+        if not isinstance(value, Tensor) or value.type.length not in self.builder.program.constants:
+            return value
+        shape = list(value.shape)
+        shape[value.type.length_axis] = int(self.builder.program.constants[value.type.length])
+        self.builder.program.tensors[value.name] = replace(value.type, length=None)
+        return value if tuple(shape) == value.shape else self.builder.map(shape, lambda *i: value[i])
 
     def fold(self, node: Node) -> bool:
         """Turns what a node writes into constants, if what it reads is constant and the result not too large."""

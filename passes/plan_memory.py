@@ -162,13 +162,17 @@ def _place_ports(program: KernelProgram, result: PlacedProgram) -> None:
 
 
 def lifetimes(program: KernelProgram, fixed: set[str]) -> list[Life]:
-    """First and last step of each intermediate tensor, in order of first use."""
+    """First and last step of each intermediate tensor, in order of first use; an output's length lives to the end."""
     spans: dict[str, list[int]] = {}
     for k, step in enumerate(program.steps):
         for name in (*step.reads, *step.writes):
             bound = step.bound(name)
             if bound not in fixed:
                 spans.setdefault(bound, [k, k])[1] = k
+    for port in program.outputs:
+        length = program.tensors[port.tensor].length
+        if length in spans:
+            spans[length][1] = len(program.steps) - 1
     return [
         Life(n, aligned(byte_size(program.tensors[root(program.tensors, n)]), 16), first, last)
         for n, (first, last) in spans.items()

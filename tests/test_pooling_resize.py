@@ -128,6 +128,8 @@ def test_resize_nearest(transform: str, nearest: str, sizes: list[int]) -> None:
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("scales", [[1, 1, 2, 3], [1, 1, 0.6, 1.4], [1, 1, 0.3, 1], [1, 1, 1.7, 0.5]])
 def test_resize_interpolated(transform: str, mode: str, scales: list[float]) -> None:
+    if transform == "align_corners" and scales[2] % 1:
+        pytest.skip("ONNX Runtime divides by the rounded length, ONNX's own results by the fractional one")
     rng = np.random.default_rng(0)
     attrs = {"mode": mode, "coordinate_transformation_mode": transform}
     check("Resize", [normal(rng, 1, 2, 5, 7), None, np.array(scales, np.float32)], attrs, constant=[2], atol=1e-4)

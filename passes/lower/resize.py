@@ -66,6 +66,12 @@ class Sampling:
         return self.size == self.out and self.taps == 1 and bool((self.position[:, 0] == np.arange(self.out)).all())
 
 
+def resized_length(size: int, out: int, scale: float) -> float:
+    """The length that align_corners divides by: `size · scale`, which ONNX's own results keep fractional."""
+    length = size * scale
+    return float(out) if abs(length - out) < 1e-4 * out else length
+
+
 def coordinates(o: Options, size: int, out: int, scale: float, roi: tuple[float, float]) -> Array:
     """Where each output of an axis lies in the input, as a real position."""
     x, s = np.arange(out, dtype=F), F(scale)
@@ -80,7 +86,7 @@ def coordinates(o: Options, size: int, out: int, scale: float, roi: tuple[float,
             centre = F(size) / F(2)
             return centre * (F(1) - F(out) / (s * F(size))) + (x + F(0.5)) / s - F(0.5)
         case "align_corners":
-            return x * F(size - 1) / F(out - 1) if out > 1 else np.zeros(1, F)
+            return x * F(size - 1) / F(resized_length(size, out, scale) - 1) if out > 1 else np.zeros(1, F)
         case "tf_half_pixel_for_nn":
             return (x + F(0.5)) / s
         case _:

@@ -25,10 +25,6 @@ class Deviation:
     atol: float = 0.0
 
 
-_FRACTIONAL = (
-    "The specification divides by `length_resized - 1`, the length of the resized tensor; the data divide by the "
-    "fractional length before rounding. ONNX Runtime follows the specification."
-)
 _HALF = (
     "The data round intermediates to f16: the first element off is 0.46919 in float64, 0.46948 in the data and "
     "0.46899 here. ONNX Runtime is as far from the data, two f16 units in the last place, which are accepted."
@@ -36,12 +32,6 @@ _HALF = (
 _ZERO = "The data hold rounding errors of 2e-7 where the exact result is 0, above the tolerance of 1e-7."
 
 DEVIATIONS: Mapping[str, Deviation] = {
-    "test_resize_downsample_scales_linear_align_corners": Deviation(
-        _FRACTIONAL, {"Y": np.array([[[[1, 4]]]], np.float32)}
-    ),
-    "test_resize_downsample_scales_cubic_align_corners": Deviation(
-        _FRACTIONAL, {"Y": np.array([[[[1, 2.5, 4], [7, 8.5, 10], [13, 14.5, 16]]]], np.float32)}
-    ),
     "test_attention_4d_causal_fp16": Deviation(_HALF, rtol=2.0**-9),
     "test_attention_4d_causal_fp16_expanded": Deviation(_HALF, rtol=2.0**-9),
     "test_dft_inverse": Deviation(_ZERO, atol=5e-7),
