@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from tests.networks import run_onnxruntime
-
-from .cases import bound_inputs, case_inputs, case_outputs, is_random, node_cases
-from .compare import DEVIATIONS, Mismatch, check_count, compare_distribution, compare_outputs
+from .cases import bound_inputs, case_outputs, is_random, node_cases
+from .compare import Mismatch, check_count, compare_distribution, compare_outputs
 from .pool import Died, run_jobs
 
 
@@ -43,14 +41,8 @@ def test_a_shape_is_not_its_tensor() -> None:
 def test_expected_outputs_agree_with_themselves() -> None:
     for case in node_cases().values():
         outputs = case_outputs(case)
-        if not is_random(case) and not (case.name in DEVIATIONS and DEVIATIONS[case.name].outputs):
+        if not is_random(case):
             compare_outputs(case, outputs)
-
-
-@pytest.mark.parametrize("name", [name for name, deviation in DEVIATIONS.items() if deviation.outputs])
-def test_where_the_data_deviate_onnx_runtime_agrees_with_us(name: str) -> None:
-    case = node_cases()[name]
-    compare_outputs(case, run_onnxruntime(case.model, case_inputs(case)))
 
 
 def test_mismatches_are_described() -> None:
