@@ -86,7 +86,8 @@ def measure(name: str, runs: int, steps: int) -> None:
     print(
         f"{name}: {len(entry.steps)} dispatches, {len(artifact.plan.kernels)} kernels, compile {compiled:.1f} s, "
         f"load and first run {first * 1e3:.0f} ms, wall {wall:.2f} ms, GPU {gpu:.2f} ms ({profile.source}), "
-        f"error {error:.1e}, arena {memory['arena'] / 1e6:.2f} of {memory['largest_live_set'] / 1e6:.2f} MB live{theirs}",
+        f"error {error:.1e}, arena {memory['arena'] / 1e6:.2f} MB, "
+        f"largest live set {memory['largest_live_set'] / 1e6:.2f} MB{theirs}",
         flush=True,
     )
     for step in sorted(profile.steps, key=lambda s: -s.microseconds)[:steps]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import struct
 import sys
 import time
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from onnx2wgsl.codegen.axes import Contraction
 from onnx2wgsl.codegen.contraction import contraction, register_kernel, tile_kernel
-from onnx2wgsl.codegen.heuristics import Tile, cpu_tile, gpu_tile
+from onnx2wgsl.codegen.heuristics import SLICED_TILES, Tile, cpu_tile, gpu_tile
 from onnx2wgsl.ir.interp import interpret
 from onnx2wgsl.ir.kernel import Kernel, KernelProgram, KernelStep
 from onnx2wgsl.ir.plan import Entry
@@ -236,7 +237,8 @@ def sweep(bench: Bench, w: Workload, best: int) -> list[Result]:
     """All tiles, then the refinements of the best ones; the schedule that the heuristics choose is marked."""
     flat = w.c.flattened()
     tensors = w.program.tensors
-    chosen = gpu_tile(w.c.batches, w.c.left.size, w.c.right.size)
+    outer = math.prod(a.size for a in flat.outer)
+    chosen = gpu_tile(w.c.batches, w.c.left.size, w.c.right.size, lambda depth: outer * -(-flat.depth // depth))
     found: dict[Tile, Result] = {}
 
     def run(tile: Tile) -> None:
@@ -245,7 +247,8 @@ def sweep(bench: Bench, w: Workload, best: int) -> list[Result]:
             if found[tile].error > 1e-3:
                 print(f"WRONG: {w.name}, {label(tile)}: {found[tile].error}", flush=True)
 
-    for tile in (chosen, *tiles(w.c)):
+    sliced = [t for t in SLICED_TILES if outer * -(-flat.depth // t.depth) % t.slices == 0]
+    for tile in (chosen, *sliced, *tiles(w.c)):
         run(tile)
     for tile in sorted(found, key=lambda t: found[t].microseconds)[:best]:
         for other in refinements(tile):

@@ -38,8 +38,10 @@ def contraction_kernels(nest: Nest, tensors: Tensors) -> tuple[Kernel, ...] | No
         return None
     depth = product([a.size for a in c.step.axes])
     shape = heuristics.cpu_tile(c.batches, c.left.size, c.right.size, depth)
-    tile = heuristics.gpu_tile(c.batches, c.left.size, c.right.size)
-    tiles = tile_kernel(nest, c.flattened(), tensors, tile)
+    flat = c.flattened()
+    outer = product([a.size for a in flat.outer])
+    tile = heuristics.gpu_tile(c.batches, c.left.size, c.right.size, lambda depth: outer * -(-flat.depth // depth))
+    tiles = tile_kernel(nest, flat, tensors, tile)
     if depth > heuristics.THREAD_ITERATIONS:
         return (tiles,)
     return replace(register_kernel(nest, c, tensors, shape), prefer=(("adapter", "cpu"),)), tiles
@@ -127,11 +129,12 @@ def tile_kernel(nest: Nest, c: Contraction, tensors: Tensors, tile: Tile) -> Ker
     batch, row, column = _bound(emitter, ix.var("wg", total), counts)
     env = spread(batch, c.batch)
     wide, high = tile.columns // tile.thread_columns, tile.rows // tile.thread_rows
-    tid = ix.var("tid", tile.threads)
+    thread = ix.var("tid", tile.threads * tile.slices)
+    part, tid = (bind_index(emitter, p, n, "s") for p, n in zip(*_slices(thread, tile), strict=True))
     tx, ty = (bind_index(emitter, p, n, "p") for p, n in ((tid % wide, wide), (tid // wide, high)))
     operands = _operands(c)
-    left = Staged(emitter, "sa", tile.rows, tile, row, source(c, operands[0], tensors), tid)
-    right = Staged(emitter, "sb", tile.columns, tile, column, source(c, operands[1], tensors), tid)
+    left = Staged(emitter, "sa", tile.rows, tile, row, source(c, operands[0], tensors), (part, tid))
+    right = Staged(emitter, "sb", tile.columns, tile, column, source(c, operands[1], tensors), (part, tid))
     lefts = [ty + g * high for g in range(tile.thread_rows // LANES)]
     rights = [tx + g * wide for g in range(tile.thread_columns // LANES)]
     sums = Accumulators(emitter, c, [left.group(g) for g in lefts], [right.group(g) for g in rights])
@@ -145,6 +148,9 @@ def tile_kernel(nest: Nest, c: Contraction, tensors: Tensors, tile: Tile) -> Ker
     blocks = -(-c.depth // tile.depth)
     if tile.prefetch:
         _prefetching(emitter, c.outer, blocks, env, (left, right), multiply)
+        if tile.slices > 1:
+            sums.add_slices(left.array, thread, part, tile.slices, tile.threads)
+            inside = _both(inside, ex.machine("eq", (emitter.index(part), ex.const(0, I32)), BOOL))
     else:
 
         def body(inner: Env, block: Index) -> None:
@@ -156,7 +162,16 @@ def tile_kernel(nest: Nest, c: Contraction, tensors: Tensors, tile: Tile) -> Ker
 
         _loops(emitter, c.outer, blocks, env, body)
     sums.store(nest, env, (c.left.size % tile.rows > 0, c.right.size % tile.columns > 0), inside)
-    return Kernel(f"tiles: {tile}", (tile.threads, 1, 1), grid, emitter.body, (left.array, right.array))
+    return Kernel(f"tiles: {tile}", (tile.threads * tile.slices, 1, 1), grid, emitter.body, (left.array, right.array))
+
+
+def _slices(thread: Index, tile: Tile) -> tuple[tuple[Index, Index], tuple[int, int]]:
+    """The slice of a thread and its number in the slice, with their sizes."""
+    return (thread // tile.threads, thread % tile.threads), (tile.slices, tile.threads)
+
+
+def _both(a: Expr, b: Expr) -> Expr:
+    return b if a == ex.TRUE else ex.machine("and", (a, b), BOOL)
 
 
 def _unrolled(emitter: VectorEmitter, tile: Tile, step: Callable[[Index], None]) -> None:
@@ -179,26 +194,27 @@ def _prefetching(
     sides: tuple[Staged, Staged],
     multiply: Callable[[], None],
 ) -> None:
-    """One loop over all tiles; each is written from registers that the turn before has filled."""
+    """One loop over all tiles of a slice; each is written from registers that the turn before has filled."""
     sizes = (*(a.size for a in outer), blocks)
-    total = product(sizes)
+    part, slices = sides[0].part, sides[0].tile.slices
+    turns = product(sizes) // slices
 
     def loads(position: Index) -> list[Expr]:
         digits = [bind_index(emitter, p, n, "o") for p, n in zip(ix.unflatten(position, sizes), sizes, strict=True)]
         inner = {**env, **{a.name: d for a, d in zip(outer, digits, strict=False)}}
         return [v for s in sides for v in s.load(inner, digits[-1])]
 
-    held = [emitter.var(value, "n") for value in loads(ix.constant(0))]
+    held = [emitter.var(value, "n") for value in loads(part)]
     split = len(sides[0].places) * sides[0].step
     name = emitter.fresh("k")
-    with emitter.loop(name, 0, total):
+    with emitter.loop(name, 0, turns):
         sides[0].write(held[:split])
         sides[1].write(held[split:])
         emitter.append(Barrier())
-        if total > 1:
-            following = ex.machine("lt", (ex.variable(name, I32), ex.const(total - 1, I32)), BOOL)
+        if turns > 1:
+            following = ex.machine("lt", (ex.variable(name, I32), ex.const(turns - 1, I32)), BOOL)
             with emitter.when(following):
-                after = bind_index(emitter, ix.var(name, total) + 1, total, "k")
+                after = bind_index(emitter, (ix.var(name, turns) + 1) * slices + part, turns * slices, "k")
                 for register, value in zip(held, loads(after), strict=True):
                     emitter.assign(register, value)
         multiply()
@@ -213,9 +229,17 @@ class Staged:
     """
 
     def __init__(
-        self, emitter: VectorEmitter, name: str, width: int, tile: Tile, position: Index, s: Source, tid: Index
+        self,
+        emitter: VectorEmitter,
+        name: str,
+        width: int,
+        tile: Tile,
+        position: Index,
+        s: Source,
+        thread: tuple[Index, Index],
     ) -> None:
         self.emitter, self.name, self.tile, self.position, self.source = emitter, name, tile, position, s
+        self.part, self.tid = thread
         self.across = width // LANES
         self.step = LANES if s.direction == ALONG_DEPTH else 1
         deep = tile.depth // self.step
@@ -223,7 +247,7 @@ class Staged:
         depth_first = s.direction == ALONG_DEPTH or (s.scattered and is_contiguous_in_depth(s, emitter.tensors))
         self.places: list[tuple[Index, Index, Index]] = []
         for turn in range(-(-self.units // tile.threads)):
-            unit = tid + turn * tile.threads
+            unit = self.tid + turn * tile.threads
             within, k = (unit // deep, unit % deep) if depth_first else (unit % self.across, unit // self.across)
             self.places.append((within, self.group(within), k * self.step))
 
@@ -233,7 +257,11 @@ class Staged:
 
     @property
     def array(self) -> SharedArray:
-        return SharedArray(self.name, self.dtype, self.tile.depth * self.across)
+        return SharedArray(self.name, self.dtype, self.tile.depth * self.across * self.tile.slices)
+
+    def cell(self, k: Index, within: Index) -> Expr:
+        """The address of a vector in this slice's share of workgroup memory."""
+        return self.emitter.index((self.part * self.tile.depth + k) * self.across + within)
 
     def group(self, within: Index) -> Index:
         """The group of the whole operand that is `within` the tile."""
@@ -255,16 +283,14 @@ class Staged:
         for turn, (within, _, k) in enumerate(self.places):
             with self.emitter.when(self.has_unit(turn)):
                 for j in range(self.step):
-                    where = self.emitter.index((k + j) * self.across + within)
-                    self.emitter.append(Write(self.name, where, rest.pop(0)))
+                    self.emitter.append(Write(self.name, self.cell(k + j, within), rest.pop(0)))
 
     def has_unit(self, turn: int) -> Expr:
         left = self.units - turn * self.tile.threads
         if left >= self.tile.threads:
             return ex.TRUE
-        return ex.machine("lt", (ex.variable("tid", I32), ex.const(left, I32)), BOOL)
+        return ex.machine("lt", (self.emitter.index(self.tid), ex.const(left, I32)), BOOL)
 
     def fetch(self, k: Index, within: Index) -> Expr:
         """A vector of the tile, under a name."""
-        where = self.emitter.index(k * self.across + within)
-        return self.emitter.let(ex.fetch(self.name, self.dtype, where))
+        return self.emitter.let(ex.fetch(self.name, self.dtype, self.cell(k, within)))

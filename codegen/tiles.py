@@ -17,6 +17,7 @@ from onnx2wgsl.ir import index as ix
 from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, I32, U32, U32X2
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
+from onnx2wgsl.ir.kernel import Barrier, SharedArray, Write
 from onnx2wgsl.ir.program import Axis, Nest, Store, TensorType, unique
 
 from .axes import Contraction, Operand
@@ -123,6 +124,31 @@ class Accumulators:
         right = [b if b.op == "var" else self.emitter.let(b) for b in right]
         for (g, r, h), total in self.names.items():
             self.emitter.assign(total, multiply_add(splat(element(left[g], r)), right[h], total))
+
+    def add_slices(self, array: SharedArray, thread: Index, part: Index, slices: int, threads: int) -> None:
+        """Adds the sums of all slices into those of the first, halving the slices through workgroup memory.
+
+        The threads of the upper half write their sums where the threads of the lower half, which have the same numbers
+        within their slices, find them; a round needs as many cells as the array has at least.
+        """
+        emitter, dtype = self.emitter, array.dtype
+        half = slices // 2
+        while half:
+            count = half * threads
+            if count * len(self.names) > array.count:
+                raise ValueError(f"{count * len(self.names)} sums do not fit into {array.count} cells")
+            upper = ex.machine("le", (ex.const(half, I32), emitter.index(part)), BOOL)
+            active = ex.machine("lt", (emitter.index(part), ex.const(2 * half, I32)), BOOL)
+            with emitter.when(ex.machine("and", (upper, active), BOOL)):
+                for k, total in enumerate(self.names.values()):
+                    emitter.append(Write(array.name, emitter.index(thread + (k - 1) * count), total))
+            emitter.append(Barrier())
+            with emitter.when(ex.machine("lt", (emitter.index(part), ex.const(half, I32)), BOOL)):
+                for k, total in enumerate(self.names.values()):
+                    other = ex.fetch(array.name, dtype, emitter.index(thread + k * count))
+                    emitter.assign(total, ex.machine("add", (total, other), dtype))
+            emitter.append(Barrier())
+            half //= 2
 
     def store(self, nest: Nest, env: Env, edges: tuple[bool, bool], inside: Expr) -> None:
         """Runs the stores of the nest; `edges` says whether rows and columns may lie beyond the product."""

@@ -21,7 +21,7 @@ Array = Any
 
 @dataclass(frozen=True)
 class OpInfo:
-    """`result`: "same" as the first argument, "second", "attr" (given), "bool", "wide", "u32", "i32", "f32", "double"."""
+    """`result`: "same" as the first argument, "second", "attr" (given), or bool, wide, u32, i32, f32, double."""
 
     name: str
     arity: int

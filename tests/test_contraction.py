@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import onnx2wgsl
 from onnx2wgsl.codegen.contraction import contraction, tile_kernel
-from onnx2wgsl.codegen.heuristics import GPU_TILES, Tile
+from onnx2wgsl.codegen.heuristics import GPU_TILES, SLICED_TILES, Tile
 from onnx2wgsl.ir.interp import interpret
 from onnx2wgsl.ir.program import Nest
 from onnx2wgsl.passes.fuse import Fuse
@@ -62,8 +62,8 @@ class Net:
 
 def check(
     net: Net, *outputs: str, schedules: Sequence[str] = ("registers", "tiles"), tolerance: float = 1e-4
-) -> None:
-    """Runs the preferred and the baseline variants, twice each, and compares."""
+) -> str:
+    """Runs the preferred and the baseline variants, twice each, and compares; returns the text of the kernels."""
     model = net.model(*outputs)
     expected = interpret(lower_model(onnx_ir.from_proto(model)), net.feeds, wide=True)
     artifact = onnx2wgsl.compile(model)
@@ -77,6 +77,7 @@ def check(
             for name, value in expected.items():
                 assert first[name].tobytes() == second[name].tobytes()
                 np.testing.assert_allclose(first[name], value, rtol=tolerance, atol=tolerance * np.abs(value).max())
+    return texts
 
 
 SIZES = (3, 5, 17, 33, 64, 130)
@@ -181,7 +182,10 @@ def test_gathered_rows() -> None:
     check(net, net.op("MatMul", rows, net.input(16, 20)))
 
 
-@pytest.mark.parametrize("tile", [*GPU_TILES, Tile(64, 64, 8, 8, 8, 1), Tile(32, 64, 8, 4, 8, 4, True)], ids=str)
+OTHER_TILES = (Tile(64, 64, 8, 8, 8, 1), Tile(32, 64, 8, 4, 8, 4, True))
+
+
+@pytest.mark.parametrize("tile", [*GPU_TILES, *SLICED_TILES, *OTHER_TILES], ids=str)
 def test_tiles_keep_to_the_baseline_limits(tile: Tile) -> None:
     net = Net(9)
     program = lower_model(onnx_ir.from_proto(net.model(net.op("MatMul", net.input(200, 96), net.input(96, 136)))))
@@ -192,3 +196,17 @@ def test_tiles_keep_to_the_baseline_limits(tile: Tile) -> None:
     kernel = tile_kernel(nest, c, program.tensors, tile)
     assert kernel.workgroup_size[0] <= 256
     assert sum(16 * a.count for a in kernel.shared) <= 16384
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(20, 256, 24), (37, 512, 70), (9, 288, 40), (130, 320, 33), (16, 1024, 48)])
+def test_long_products_of_few_elements_are_cut_into_slices(m: int, k: int, n: int) -> None:
+    net = Net(m + k)
+    bias = net.constant(n)
+    product = net.op("MatMul", net.input(m, k), net.constant(k, n))
+    assert " slices" in check(net, net.op("Relu", net.op("Add", product, bias)))
+
+
+def test_a_convolution_of_many_channels_is_cut_into_slices() -> None:
+    net = Net(77)
+    conv = net.op("Conv", net.input(1, 64, 7, 7), net.constant(48, 64, 3, 3), pads=[1, 1, 1, 1])
+    assert " slices" in check(net, conv)
