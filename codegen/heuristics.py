@@ -25,7 +25,7 @@ class Tile:
     """A workgroup computes rows × columns of a product, `depth` reduced elements at a time, a thread its share of them.
 
     `unroll` is how many of the `depth` steps are written out in the inner loop; with `prefetch` the next tile is loaded
-    into registers while the current one is used. With several `slices` the workgroup is as many groups of threads, which
+    into registers while the current one is used. With several `slices` the workgroup is as many groups of threads that
     take turns at the blocks of reduced elements; at the end their sums are added in a tree.
     """
 
