@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from onnx2wgsl.errors import ArtifactError, escape_name
 from .plan import FORMAT_VERSION, Entry, Kernel, Plan
 
 _LINE_LENGTH = 160
+_MARKUP = re.compile("<(?=[/!])")
 
 
 def kernel_file(kernel_id: str) -> str:
@@ -31,9 +33,9 @@ def kernel_file(kernel_id: str) -> str:
 
 
 def print_plan(plan: Plan) -> bytes:
-    """The bytes of `plan.json`: ASCII, and harmless inside of a page, since `<` stands only in strings."""
+    """The bytes of `plan.json`: ASCII, and harmless inside of a page, where only `</` and `<!` mean something."""
     document = {"format_version": plan.format_version} | _encode(plan)
-    return (_pretty(document) + "\n").replace("<", "\\u003c").encode("ascii")
+    return _MARKUP.sub(r"\\u003c", _pretty(document) + "\n").encode("ascii")
 
 
 def print_entry(entry: Entry) -> str:

@@ -334,5 +334,5 @@ def test_names_are_harmless_wherever_they_land(name: str, save: Callable[[Any], 
     comments = [line for line in kernel.read_text().split("\n") if line.startswith("//")]
     assert all(len(line) < 200 and line.isprintable() for line in comments)
     assert kernel.read_text().count("fn main(") == 1 + sum(line.count("fn main(") for line in comments)
-    assert "<" not in (folder / "plan.json").read_text()
+    assert "</" not in (folder / "plan.json").read_text()
     assert json.loads((folder / "plan.json").read_text())["entries"][0]["inputs"][0]["name"] == name
