@@ -30,7 +30,7 @@ _AMPLIFIED = 100.0
 _TRIED = 64
 """How many tensors a program for a device may hand out at once."""
 _NUMBER = re.compile(r"\.\d+$")
-"""What `lower-ops` puts behind the names of a model's tensors."""
+"""What `lower-ops` puts behind a model's names; the last tensor of a name is the model's, others lead to it."""
 
 
 class Stage(Protocol):
@@ -123,9 +123,11 @@ def _first_wrong(
     right: object, wrong: object, inputs: Mapping[str, Array], bound: Mapping[str, Any] | None, tolerance: float
 ) -> str | None:
     """The first tensor, in the order of the later stage, that differs between two stages which both have it."""
-    expected = _tensors(right, inputs, bound or {})
-    for name, value in _tensors(wrong, inputs, bound or {}).items():
-        known = expected.get(name, expected.get(_NUMBER.sub("", name)))
+    expected, found = _tensors(right, inputs, bound or {}), _tensors(wrong, inputs, bound or {})
+    last = {_NUMBER.sub("", name): name for name in found}
+    for name, value in found.items():
+        base = _NUMBER.sub("", name)
+        known = expected.get(name, expected.get(base) if last[base] == name else None)
         if known is not None and not compare({"": value}, {"": known}, tolerance)[0].passed:
             return name
     return None
