@@ -81,10 +81,8 @@ class Builder:
         if name not in self._uniform:
             array = self.program.constants.get(name)
             found = None
-            if array is not None and array.size:
-                raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
-                if array.size == 1 or bool((raw == raw[0]).all()):
-                    found = ex.const(array.reshape(-1)[0], self.program.tensors[name].dtype)
+            if array is not None and array.size and _is_one_value(array):
+                found = ex.const(array[(0,) * array.ndim], self.program.tensors[name].dtype)
             self._uniform[name] = found
         return self._uniform[name]
 
@@ -203,6 +201,14 @@ class Builder:
 
     def append(self, node: Node) -> None:
         self.nodes.append(node)
+
+
+def _is_one_value(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements have the same bits; a broadcast of one element is told by its strides."""
+    if array.size == 1 or not any(array.strides):
+        return True
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return bool((raw == raw[0]).all())
 
 
 def axes(prefix: str, sizes: Sequence[int]) -> tuple[Axis, ...]:

@@ -30,6 +30,7 @@ from onnx2wgsl.ir.program import (
     Node,
     Opaque,
     Program,
+    Reduce,
     Scan,
     Store,
     TensorType,
@@ -111,7 +112,7 @@ class _Layout:
     def nest(self, nest: Nest) -> None:
         """One dispatch per nest; a nest without steps gives one per group of stores over the same space."""
         if id(nest) not in self.parts:
-            self.parts[id(nest)] = [self.part(p) for p in split_stores(nest)]
+            self.parts[id(nest)] = [self.part(p) for p in split_stores(reduced_once(nest))]
         for part in self.parts[id(nest)]:
             self.dispatch(part)
 
@@ -260,6 +261,19 @@ def stacked_body(scan: Scan, tensors: Mapping[str, TensorType]) -> list[Node]:
         value = ex.load(s.value, tensors[s.value].dtype, i)
         body.append(Nest(axes, (), (Store(s.result, (), (*i[: s.axis], s.index, *i[s.axis :]), value),), scan.nodes))
     return body
+
+
+def reduced_once(nest: Nest) -> Nest:
+    """A nest of reductions that computes each of them once: axes that no step uses become axes of the stores."""
+    if not nest.steps or not all(isinstance(s, Reduce) for s in nest.steps):
+        return nest
+    used = frozenset().union(*(e.free for s in nest.steps for e in s.exprs))
+    idle = tuple(a for a in nest.space if a.name not in used and a.size > 1)
+    taken = {a.name for s in nest.stores for a in s.axes}
+    if not idle or any(a.name in taken for a in idle):
+        return nest
+    space = tuple(a for a in nest.space if a not in idle)
+    return replace(nest, space=space, stores=tuple(replace(s, axes=(*idle, *s.axes)) for s in nest.stores))
 
 
 def split_stores(nest: Nest) -> list[Nest]:

@@ -41,7 +41,7 @@ def constant_of_shape(c: Context) -> Tensor:
         raise c.refuse(f"ConstantOfShape of {shape}: a size is negative")
     value = np.asarray(c.attr("value", np.zeros(1, np.float32))).reshape(-1)
     dtype = BY_ONNX[int(c.node.attributes["value"].value.dtype)] if "value" in c.node.attributes else F32
-    return c.map(shape, lambda *_: ex.const(value[0], dtype))
+    return c.constant(np.broadcast_to(value[0], shape), dtype=dtype)
 
 
 @lower("Shape")
