@@ -1,8 +1,9 @@
 """The verifier of tensor programs (L1), which runs between all passes.
 
-It checks that every tensor is declared, written once, in full, and before it is read; that expressions see only the
-axes and accumulators in scope; types; ranks; and that indices stay within their tensors. A load in a branch of a
-`select` need not be provable: it is an error only where the comparisons that guard it prove it to be out of bounds.
+It checks that every tensor is declared, written once, in full (by one node, or in parts by several nests), and before
+it is read; that expressions see only the axes and accumulators in scope; types; ranks; and that indices stay within
+their tensors. A load in a branch of a `select` need not be provable: it is an error only where the comparisons that
+guard it prove it to be out of bounds.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class _Verifier:
         self.writers: dict[str, Node] = {}
         self.parts: dict[str, list[str]] = {}
         self.points: dict[str, int] = {}
+        self.in_parts: set[str] = set()
+        self.stores: list[Store] = []
         self.node: Node | None = None
         self.params: dict[str, int] = {}
 
@@ -160,8 +163,10 @@ class _Verifier:
             self.node = node
             for name in node.writes:
                 self.declared(name)
-                if name in self.writers or name in self.done:
+                shared = isinstance(node, Nest) and isinstance(self.writers.get(name), Nest)
+                if name in self.done or (name in self.writers and not shared):
                     self.fail("a tensor that nothing else writes", repr(name))
+                self.in_parts.update([name] if shared else [])
                 self.writers[name] = node
         self.node = None
 
@@ -203,7 +208,7 @@ class _Verifier:
                 case Opaque():
                     self.opaque(node)
             self.node = node
-            self.done.update(node.writes)
+            self.done.update(name for name in node.writes if self.writers[name] is node)
 
     def axes(self, outer: Mapping[str, int], axes: Sequence[Axis]) -> dict[str, int]:
         sizes = dict(outer)
@@ -276,6 +281,7 @@ class _Verifier:
         for extent in extents.values():
             count *= extent
         self.points[store.tensor] = self.points.get(store.tensor, 0) + count
+        self.stores.extend([store] if store.tensor in self.in_parts else [])
 
     def domain(self, store: Store, sizes: Mapping[str, int]) -> dict[str, Interval]:
         found: dict[str, Interval] = {}
@@ -286,7 +292,7 @@ class _Verifier:
         return found
 
     def apart(self, stores: Sequence[Store]) -> None:
-        """Stores of one nest into one tensor must not overlap."""
+        """Stores into one tensor must not overlap."""
         groups: dict[str, list[Store]] = {}
         for store in stores:
             groups.setdefault(store.tensor, []).append(store)
@@ -437,6 +443,7 @@ class _Verifier:
             t = self.read(port.tensor)
             if t.length is not None:
                 self.read(t.length)
+        self.apart(self.stores)
         for name in self.points:
             self.whole(name)
 
