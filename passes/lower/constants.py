@@ -15,6 +15,9 @@ from onnx2wgsl.ir.index import IndexLike
 
 from .registry import Context, lower
 
+LARGEST = 1 << 28
+"""Elements up to which a tensor of one value is a constant, which passes may look at."""
+
 
 @lower("Constant")
 def constant(c: Context) -> Tensor:
@@ -41,6 +44,8 @@ def constant_of_shape(c: Context) -> Tensor:
         raise c.refuse(f"ConstantOfShape of {shape}: a size is negative")
     value = np.asarray(c.attr("value", np.zeros(1, np.float32))).reshape(-1)
     dtype = BY_ONNX[int(c.node.attributes["value"].value.dtype)] if "value" in c.node.attributes else F32
+    if prod(shape) > LARGEST:
+        return c.map(shape, lambda *_: ex.const(value[0], dtype))
     return c.constant(np.broadcast_to(value[0], shape), dtype=dtype)
 
 
