@@ -125,8 +125,8 @@ def test_the_message_shows_the_node() -> None:
             "expected stores that do not overlap, but got two stores of 'z'",
         ),
         (
-            'nest (i: 2) { store "z"[i] = 0.0:f32 } nest (i: 4) { store "y"[i, 0] = "z"[i] } '
-            'nest (i: 2) { store "z"[i + 2] = 0.0:f32 }',
+            ('nest (i: 2) { store "z"[i] = 0.0:f32 } nest (i: 4) { store "y"[i, 0] = "z"[i] } '
+            'nest (i: 2) { store "z"[i + 2] = 0.0:f32 }'),
             "expected a tensor whose value is known here, but got 'z'",
         ),
         ('nest (i: 4) { store "s"[] = 0.0:f32 }', "expected a tensor that nothing else writes, but got 's'"),
