@@ -15,7 +15,8 @@ from typing import ClassVar
 from onnx2wgsl.codegen.storage import root
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir.expr import Expr
-from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Scan, Store, TensorType
+from onnx2wgsl.ir.index import Index
+from onnx2wgsl.ir.program import Axis, Nest, Node, Program, Reduce, Scan, Step, Store, TensorType
 from onnx2wgsl.ir.rewrite import Rewriter
 
 from .base import Pass, PassResult
@@ -62,6 +63,7 @@ class _Fitter:
         self.relieved += 1
         if not nest.steps and len(nest.stores) > 1:
             return [n for s in nest.stores for n in self.fitted(replace(nest, stores=(s,)))]
+        nest = _told_apart(nest)
         before: list[Nest] = []
         while self.slots(nest) > self.limit:
             part = self.heaviest(nest)
@@ -128,6 +130,38 @@ class _Replace(Rewriter):
         if e.op == "assume":
             return ex.assume(args[0], *e.attr)
         return super().visit(e, args)
+
+
+def _told_apart(nest: Nest) -> Nest:
+    """The nest with no two sizes under one name: each step and store names its axes for itself."""
+    sizes = {a.name: a.size for a in nest.space}
+    steps = tuple(_renamed_step(s, *_names(s.axes, sizes)) for s in nest.steps)
+    stores = tuple(_renamed_store(s, *_names(s.axes, sizes)) for s in nest.stores)
+    return replace(nest, steps=steps, stores=stores)
+
+
+def _names(axes: tuple[Axis, ...], sizes: dict[str, int]) -> tuple[tuple[Axis, ...], dict[str, Index]]:
+    """The axes under names that have no other size yet, and what replaces the old names."""
+    found: list[Axis] = []
+    for axis in axes:
+        name = axis.name
+        while sizes.setdefault(name, axis.size) != axis.size:
+            name += "'"
+        found.append(Axis(name, axis.size))
+    return tuple(found), {a.name: f.var for a, f in zip(axes, found, strict=True) if a != f}
+
+
+def _renamed_step(step: Step, axes: tuple[Axis, ...], env: dict[str, Index]) -> Step:
+    if isinstance(step, Reduce):
+        return replace(step, axes=axes, body=tuple(e.substitute(env) for e in step.body)) if env else step
+    return replace(step, axes=axes, lhs=step.lhs.substitute(env), rhs=step.rhs.substitute(env)) if env else step
+
+
+def _renamed_store(store: Store, axes: tuple[Axis, ...], env: dict[str, Index]) -> Store:
+    if not env:
+        return store
+    index = tuple(i.substitute(env) for i in store.index)
+    return replace(store, axes=axes, index=index, value=store.value.substitute(env))
 
 
 def _axes(nest: Nest) -> list[Axis]:

@@ -23,9 +23,10 @@ from .pack_constants import Packer
 
 @dataclass(frozen=True)
 class FoldAffine(Pass[Program, Program]):
-    """`most` bounds the elements of a computed constant."""
+    """`most` bounds the elements of a computed constant; no kernel comes to bind more than `storage_slots` buffers."""
 
     most: int = 65536
+    storage_slots: int = 8
     name: ClassVar[str] = "fold-affine"
 
     def run(self, program: Program) -> PassResult[Program]:
@@ -37,6 +38,7 @@ class FoldAffine(Pass[Program, Program]):
             if isinstance(made, Nest) and made != node:
                 steps = tuple(packer.step(made, s) for s in made.steps)
                 made = replace(made, steps=steps, stores=tuple(packer.store(made, s) for s in made.stores))
+                made = made if packer.slots(made) <= max(packer.slots(node), self.storage_slots) else node
             nodes.append(made)
         result = replace(program, tensors=packer.tensors, constants=packer.constants).with_nodes(nodes)
         return PassResult(result, folder.chains > 0, {"chains": folder.chains})

@@ -19,6 +19,7 @@ import numpy as np
 
 from onnx2wgsl.codegen.axes import Contraction, Operand, classify
 from onnx2wgsl.codegen.grid import product, spread
+from onnx2wgsl.codegen.storage import root
 from onnx2wgsl.codegen.vectors import LANE, LANES, failures
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
@@ -33,14 +34,18 @@ from .base import Pass, PassResult
 
 @dataclass(frozen=True)
 class PackConstants(Pass[Program, Program]):
-    """`most` bounds the elements of a folded sub-expression, `growth` how much packing may enlarge a constant."""
+    """`most` bounds the elements of a folded sub-expression, `growth` how much packing may enlarge a constant.
+
+    Nothing is folded where a kernel would come to bind more than `storage_slots` buffers by it.
+    """
 
     most: int = 65536
     growth: int = 2
+    storage_slots: int = 8
     name: ClassVar[str] = "pack-constants"
 
     def run(self, program: Program) -> PassResult[Program]:
-        packer = Packer(program, self.most, self.growth)
+        packer = Packer(program, self.most, self.growth, self.storage_slots)
         nodes = tuple(packer.node(n) for n in program.nodes)
         packed = replace(program, tensors=packer.tensors, constants=packer.constants)
         statistics = {"packed": packer.packed, "folded": packer.folded}
@@ -60,8 +65,8 @@ class _Constants:
 
 
 class Packer:
-    def __init__(self, program: Program, most: int, growth: int) -> None:
-        self.most, self.growth = most, growth
+    def __init__(self, program: Program, most: int, growth: int, storage_slots: int = 8) -> None:
+        self.most, self.growth, self.storage_slots = most, growth, storage_slots
         self.tensors, self.constants = dict(program.tensors), dict(program.constants)
         self.made: dict[tuple[Any, ...], str] = {}
         self.facts: dict[bytes, tuple[bool, bool]] = {}
@@ -83,7 +88,12 @@ class Packer:
         if c is not None and min(c.left.size, c.right.size) > 1:
             nest = replace(nest, steps=(self.contract(c),))
         steps = tuple(self.step(nest, s) for s in nest.steps)
-        return replace(nest, steps=steps, stores=tuple(self.store(nest, s) for s in nest.stores))
+        folded = replace(nest, steps=steps, stores=tuple(self.store(nest, s) for s in nest.stores))
+        return folded if self.slots(folded) <= max(self.slots(nest), self.storage_slots) else nest
+
+    def slots(self, node: Node) -> int:
+        """Storage buffers that a node binds; one constant folded into many grows to many."""
+        return len({root(self.tensors, t) for t in (*node.reads, *node.writes)})
 
     # Operands
 

@@ -20,7 +20,7 @@ def fuse_epilogue(graph: Graph, producer: int, reader: int) -> str | None:
     if graph.other_path(producer, reader):
         return "another path leads from the producer to the reader"
     outputs = {s.tensor: s for s in made.stores}
-    if len(outputs) < len(made.stores) or any(s.domain for s in made.stores):
+    if len(outputs) < len(made.stores) or not all(_whole(graph, made, s) for s in made.stores):
         return "an output is written in parts"
     stores: list[Store] = []
     for store in taken.stores:
@@ -37,6 +37,12 @@ def fuse_epilogue(graph: Graph, producer: int, reader: int) -> str | None:
     graph.remove(reader)
     graph.replace(producer, fused)
     return None
+
+
+def _whole(graph: Graph, nest: Nest, store: Store) -> bool:
+    """Whether a store writes every element of its tensor; of a concatenation it may be one part of several."""
+    shape = graph.tensors[store.tensor].shape
+    return not store.domain and invert(store.index, shape, (*nest.space, *store.axes)) is not None
 
 
 def _needed(graph: Graph, tensor: str, reader: int) -> bool:
@@ -68,5 +74,3 @@ def _substituted(value: Expr, env: dict[str, Index], outputs: dict[str, Store], 
         if e.attr in outputs and (outputs[e.attr].index != e.index or outputs[e.attr].axes != source.axes):
             return None
     return ex.rewrite(moved, lambda n: outputs[n.attr].value if n.op == "load" and n.attr in outputs else None)
-
-
