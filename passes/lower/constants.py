@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, pi, prod
+from math import ceil, isfinite, pi, prod
 from typing import Any
 
 import numpy as np
@@ -108,12 +108,21 @@ def range_(c: Context) -> Tensor:
     if not delta:
         raise c.refuse("Range needs a delta other than 0")
     if dtype.is_integer:
-        count = max(-(-(int(limit) - int(start)) // int(delta)), 0)
+        count = counted(c, -(-(int(limit) - int(start)) // int(delta)))
         return c.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype.numpy))
     wide: Any = np.float64 if dtype.bits == 64 else np.float32
     first, last, step = (wide(v) for v in (start, limit, delta))
-    count = max(ceil(float((last - first) / step)), 0)
+    with np.errstate(all="ignore"):
+        size = float((last - first) / step)
+    count = counted(c, ceil(size) if isfinite(size) else size)
     return c.constant((first + np.arange(count).astype(wide) * step).astype(dtype.numpy))
+
+
+def counted(c: Context, count: float) -> int:
+    """How many elements a constant has that is computed here."""
+    if not count <= LARGEST:
+        raise c.refuse(f"it has {count} elements; at most {LARGEST} are supported")
+    return max(int(count), 0) if isfinite(count) else 0
 
 
 # Windows and mel filters, in float64 at compile time
@@ -121,7 +130,7 @@ def range_(c: Context) -> Tensor:
 
 def cosine_window(c: Context, terms: tuple[float, float, float]) -> Tensor:
     """`a0 - a1 cos(2πn / N) + a2 cos(4πn / N)`, with N the size, or one less where it is not periodic."""
-    count = c.ints(0)[0]
+    count = counted(c, c.ints(0)[0])
     n = np.arange(count, dtype=np.float64) * (2 * pi / max(count if c.attr("periodic", 1) else count - 1, 1))
     value = terms[0] - terms[1] * np.cos(n) + terms[2] * np.cos(2 * n)
     return table(c, value, c.dtype_attr("output_datatype", F32))
@@ -165,4 +174,3 @@ def mel_weight_matrix(c: Context) -> Tensor:
         for j in range(centre, right):
             result[j, k] = (right - j) / (right - centre)
     return table(c, result, c.dtype_attr("output_datatype", F32))
-

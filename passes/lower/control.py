@@ -42,11 +42,22 @@ def if_(c: Context) -> tuple[Any, ...]:
     condition = c[0]
     if condition.type.count != 1:
         raise c.refuse(f"the condition is {condition.type}, not one value")
-    then, otherwise = c.attr("then_branch"), c.attr("else_branch")
+    then, otherwise = (_inner(c, f"{name}_branch", 0, c.output_count, c.output_count) for name in ("then", "else"))
     if condition.value is not None:
         return tuple(c.lower_graph(then if condition.value.reshape(-1)[0] else otherwise, []))
     yes, no = c.lower_graph(then, []), c.lower_graph(otherwise, [])
     return tuple(chosen(c, condition, a, b) for a, b in zip(yes, no, strict=True))
+
+
+def _inner(c: Context, name: str, inputs: int, least: int, most: int | None = None) -> onnx_ir.Graph:
+    """An inner graph; refuses one whose inputs, or outputs (`least` to `most`), do not fit its node."""
+    graph: onnx_ir.Graph | None = c.attr(name)
+    if graph is None:
+        raise c.refuse(f"it has no {name}")
+    found = len(graph.inputs), len(graph.outputs)
+    if found[0] != inputs or found[1] < least or (most is not None and found[1] > most):
+        raise c.refuse(f"its {name} with {found[0]} inputs and {found[1]} outputs does not fit the node")
+    return graph
 
 
 def chosen(c: Context, condition: Tensor, yes: Any, no: Any) -> Any:
@@ -215,7 +226,8 @@ def emit_scan(
 @lower("Loop")
 def loop(c: Context) -> tuple[Any, ...]:
     """`for (i = 0; i < trip && condition; i++) condition, state, collected[i] = body(i, condition, state)`."""
-    body, initial = c.attr("body"), list(c.inputs[2:])
+    initial = list(c.inputs[2:])
+    body = _inner(c, "body", 2 + len(initial), 1 + max(len(initial), c.output_count))
     trip = _trip(c)
     start = c.optional(1)
     if start is not None and start.value is not None:
@@ -366,6 +378,8 @@ def scan(c: Context) -> tuple[Any, ...]:
     """Steps through axes of the scan inputs; the body's other outputs are stacked along new axes."""
     count = c.attr("num_scan_inputs")
     values = [c[k] for k in range(len(c.inputs))]
+    if not 0 < count <= len(values):
+        raise c.refuse(f"{count} scan inputs do not fit {len(values)} inputs")
     states, inputs = values[: len(values) - count], values[len(values) - count :]
     axes = [c.axis(a, x.rank) for a, x in zip(_list(c, "scan_input_axes", count, 0), inputs, strict=True)]
     reverse = _list(c, "scan_input_directions", count, 0)
@@ -386,6 +400,7 @@ def _scan(
         raise c.refuse(f"its scan inputs have {sorted(trips)} steps")
     trip = trips.pop()
     arguments = [c.builder.tensor(s.dtype, s.shape) for s in states]
+    graph = _inner(c, "body", len(states) + len(inputs), len(states) + len(stacks[0]), len(states) + len(stacks[0]))
 
     def slices(position: Index) -> list[Any]:
         made = list(arguments)
@@ -398,7 +413,7 @@ def _scan(
             made.append(c.map((*x.shape[:axis], *x.shape[axis + 1 :]), value))
         return made
 
-    body = lower_body(c, c.attr("body"), max(trip, 1), slices)
+    body = lower_body(c, graph, max(trip, 1), slices)
     nexts, values = body.results[: len(states)], body.results[len(states) :]
     ranked = [a + v.rank + 1 if a < 0 else a for a, v in zip(stacks[0], values, strict=True)]
     if trip == 0:

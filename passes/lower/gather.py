@@ -47,6 +47,8 @@ def wrapped(c: Context, indices: Tensor, where: Sequence[Index], size: int) -> I
 def gather(c: Context) -> Tensor:
     """`result[a…, q…, b…] = data[a…, indices[q…], b…]`."""
     x, indices = c[0], c[1]
+    if not x.rank:
+        raise c.refuse(f"{x.type} has no axis to gather along")
     axis, n = c.axis(c.attr("axis", 0), x.rank), indices.rank
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if not prod(shape):

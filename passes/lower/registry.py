@@ -132,7 +132,8 @@ class Context:
             return default
         found = BY_ONNX.get(int(number))
         if found is None:
-            raise self.refuse(f"element type {onnx_ir.DataType(int(number)).name} has no tensor on the GPU")
+            known = {int(t): t.name for t in onnx_ir.DataType}
+            raise self.refuse(f"element type {known.get(int(number), number)} has no tensor on the GPU")
         return found
 
     def axis(self, value: int, rank: int) -> int:

@@ -78,6 +78,9 @@ def sliding_windows(
     if len(kernel) != rank:
         raise c.refuse(f"a kernel of {len(kernel)} axes does not fit {rank} spatial axes")
     strides, dilations = per_axis(c, "strides", rank, 1), per_axis(c, "dilations", rank, 1)
+    for name, values in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
+        if any(v < 1 for v in values):
+            raise c.refuse(f"{name} {list(values)} must be positive")
     mode, explicit = auto_pad(c), pads(c, rank)
     return tuple(
         _window(size, k, s, d, mode, p, ceil, crop)
