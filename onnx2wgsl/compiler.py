@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,16 +74,23 @@ class CompileOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise CompileError(f"The option {name} wants a dictionary, but got {_spelled(value)}.")
+            self._check_names(name, value or ())
         for name in ("outputs", "from_", "to"):
             value = getattr(self, name)
             if isinstance(value, str) or not isinstance(value, (Sequence, type(None))):
                 raise CompileError(f"The option {name} wants a list of names, but got {_spelled(value)}.")
+            self._check_names(name, value or ())
         if self.outputs and self.to:
             raise CompileError("The options outputs and to both say where the graph ends. Give one of them.")
         self._check_shapes("input_shapes", self.input_shapes)
         self._check_states()
         for name, own in (self.entries or {}).items():
             self._check_entry(name, own)
+
+    def _check_names(self, option: str, names: Iterable[Any]) -> None:
+        for name in names:
+            if not isinstance(name, str):
+                raise CompileError(f"The option {option} has the name {_spelled(name)}, which is not a string.")
 
     def _check_shapes(self, option: str, shapes: Mapping[str, Any]) -> None:
         for name, shape in shapes.items():
@@ -113,6 +120,7 @@ class CompileOptions:
         for key, value in own.items():
             if not isinstance(value, Mapping):
                 raise CompileError(f"The option {key} of entry {escape_name(name)!r} wants a dictionary.")
+            self._check_names(key, value)
         self._check_shapes(f"entry {escape_name(name)!r}", own.get("input_shapes", {}))
 
     def for_entry(self, name: str, weights: WeightPool, kernels: KernelPool) -> Options:

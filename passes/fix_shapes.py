@@ -252,7 +252,10 @@ def bound_array(value: onnx_ir.Value, given: Any, known: Mapping[str, int]) -> n
     dtype = None if value.dtype is None else BY_ONNX.get(int(value.dtype))
     if dtype is None or not isinstance(value.type, onnx_ir.TensorType):
         raise CompileError(f"The {label} is {escape_name(value.type)}; only tensors of numbers can be bound.")
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise CompileError(f"The value bound to {label} has rows of different lengths.") from None
     if array.dtype == object or array.dtype.kind in "USOMm":
         raise CompileError(f"The value bound to {label} is not a tensor of numbers; {dtype} is needed.")
     dims = dims_of(value)

@@ -56,7 +56,8 @@ class LoadModel(Pass[Source, onnx_ir.Model]):
                 onnx_ir.external_data.set_base_dir(function.graph, folder)
         inlined = len(model.functions)
         if inlined:
-            model = common.InlinePass()(model).model
+            model = inline(model)
+        drop_repeated_outputs(model.graph)
         open_negative_dims(model)
         model.graph.sort()
         if self.from_ or self.to:
@@ -73,6 +74,19 @@ def parsed(proto: onnx.ModelProto) -> onnx_ir.Model:
         while root.__cause__ is not None:
             root = root.__cause__
         raise CompileError(f"The model is not valid: {escape_name(root, 300)}") from None
+
+
+def inline(model: onnx_ir.Model) -> onnx_ir.Model:
+    try:
+        return common.InlinePass()(model).model
+    except ValueError as error:
+        raise CompileError(f"The model's functions cannot be inlined: {escape_name(error, 300)}.") from None
+
+
+def drop_repeated_outputs(graph: onnx_ir.Graph) -> None:
+    """A tensor that is listed as an output twice is one output: results go by name."""
+    if len({id(v) for v in graph.outputs}) < len(graph.outputs):
+        graph.outputs[:] = list(dict.fromkeys(graph.outputs))
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -186,6 +200,12 @@ def all_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]
                 yield label, tensor
 
 
+def _fields_of(tensor: onnx.TensorProto) -> tuple[Any, ...]:
+    """The repeated fields that hold a tensor's elements where its raw data do not."""
+    t = tensor
+    return t.float_data, t.int32_data, t.int64_data, t.double_data, t.uint64_data, t.string_data
+
+
 def check_tensors(proto: onnx.ModelProto, folder: Path | None, limit: int) -> None:
     """Sizes, before anything is allocated, and where external data lies."""
     total = 0
@@ -197,6 +217,8 @@ def check_tensors(proto: onnx.ModelProto, folder: Path | None, limit: int) -> No
         elif tensor.HasField("raw_data") and size is not None and len(tensor.raw_data) != size:
             found = f"{len(tensor.raw_data)} bytes of data"
             raise CompileError(f"The {label} has {found}, its shape {list(tensor.dims)} needs {size}.")
+        elif size and not tensor.HasField("raw_data") and not any(map(len, _fields_of(tensor))):
+            raise CompileError(f"The {label} has no data, its shape {list(tensor.dims)} needs {size} bytes.")
     if total > limit:
         raise CompileError(f"The model's tensors take {total} bytes, more than the bound of {limit}.")
     for graph in all_graphs(proto.graph):
@@ -402,7 +424,7 @@ def cut(model: onnx_ir.Model, start: Sequence[str], end: Sequence[str]) -> None:
     for name in start:
         _start_at(graph, values, name)
     if end:
-        graph.outputs[:] = [values[name] for name in end]
+        graph.outputs[:] = [values[name] for name in dict.fromkeys(end)]
     common.RemoveUnusedNodesPass()(model)
     unused = [v for v in graph.inputs if not v.uses() and not v.is_graph_output() and v.name not in start]
     for value in unused:

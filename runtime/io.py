@@ -86,6 +86,8 @@ def check_names(
     """Raise InputError for names that are not known (with the nearest one), bound at compile time, or missing."""
     given, known = list(given), list(known)
     for name in given:
+        if not isinstance(name, str):
+            raise InputError(f"Expected names of {what}s as strings, but got {escape_name(name)}.")
         if name in bound:
             raise InputError(
                 f"Input {_quoted(name)} became a constant when the model was compiled, so it cannot be passed."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from onnx2wgsl.artifact import Artifact
-from onnx2wgsl.errors import DeviceLostError, InputError, escape_name
+from onnx2wgsl.errors import ArtifactError, DeviceLostError, InputError, escape_name
 from onnx2wgsl.ir.dtypes import BY_NAME, from_numpy
 from onnx2wgsl.ir.plan import ParamField, Port, Variant
 
@@ -58,6 +58,7 @@ class Session:
     ) -> None:
         if mode not in ("replay", "eager"):
             raise InputError(f"There is no mode '{escape_name(mode)}': expected replay or eager.")
+        _check_artifact(artifact)
         self.artifact = artifact
         self.entry = artifact.plan.entry(entry)
         self.mode = mode
@@ -249,12 +250,16 @@ class Session:
         for what, names in (("outputs", outputs), ("keep", keep)):
             if isinstance(names, str):
                 raise InputError(f"Expected a list of names in {what}, but got the string '{escape_name(names)}'.")
+            if names is not None and not isinstance(names, Iterable):
+                raise InputError(f"Expected a list of names in {what}, but got {escape_name(names)}.")
         check_names("output", (*(outputs or ()), *keep), self._outputs)
         if outputs is None:
             outputs = [name for name in self._outputs if name not in self._states.output_names]
         return [name for name in self._outputs if name in outputs or name in keep]
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"Expected a dictionary of inputs by name, but got a {type(inputs).__name__}.")
         required = [name for name in self._inputs if name not in self._states]
         check_names("input", inputs, self._inputs, self.entry.bound, required)
         values: dict[str, Any] = {}
@@ -371,3 +376,9 @@ def _param_bytes(param: ParamField, value: Any) -> bytes:
     if param.type == "f32":
         return struct.pack("<f", value)
     return struct.pack("<I", int(value) & 0xFFFFFFFF)
+
+
+def _check_artifact(value: object) -> None:
+    if not isinstance(value, Artifact):
+        kind = type(value).__name__
+        raise ArtifactError(f"Expected an artifact, as compile and load give it, but got a {kind}.")
