@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import onnx2wgsl
 from onnx2wgsl.codegen.storage import root
 from onnx2wgsl.compiler import CompileOptions, run_pipeline
 from onnx2wgsl.ir import expr as ex
@@ -87,3 +88,11 @@ def test_one_axis_name_may_have_two_sizes() -> None:
     feeds = {p.name: rng.standard_normal(tensors[p.tensor].shape).astype(np.float32) for p in ports}
     for name, expected in interpret(program, feeds).items():
         np.testing.assert_allclose(interpret(fitted, feeds)[name], expected, rtol=1e-6)
+
+
+def test_long_chains_become_several_kernels() -> None:
+    names = ["x", *(f"t{k}" for k in range(400))]
+    nodes = [helper.make_node("Add", [a, "x"], [b]) for a, b in zip(names, names[1:], strict=False)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+    artifact = onnx2wgsl.compile(model(nodes, x, [names[-1]]), verify=False)
+    assert len(artifact.plan.entries[0].steps) >= 4

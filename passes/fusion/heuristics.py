@@ -9,6 +9,9 @@ STORAGE_SLOTS = 8
 LARGEST_NEST = 400
 """Distinct expression nodes of a nest above which nothing more is inlined into it: compilers slow down."""
 
+DEEPEST_EXPRESSION = 100
+"""Nesting above which nothing more is inlined into an expression: parsers of WGSL have limits of their own."""
+
 CHEAP = 8
 """Cost up to which a map is computed again for each of several readers."""
 

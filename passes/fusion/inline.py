@@ -147,8 +147,13 @@ def too_large(graph: Graph, nest: Nest) -> str | None:
     slots = graph.slots(nest)
     if slots > heuristics.STORAGE_SLOTS:
         return f"the kernel would bind {slots} storage buffers, the target allows {heuristics.STORAGE_SLOTS}"
-    size = sum(1 for _ in ex.walk(*nest_exprs(nest)))
-    return f"the kernel would have {size} expressions" if size > heuristics.LARGEST_NEST else None
+    depths: dict[bytes, int] = {}
+    for e in ex.walk(*nest_exprs(nest)):
+        depths[e.key] = 1 + max((depths[below.key] for below in e.below), default=0)
+    if len(depths) > heuristics.LARGEST_NEST:
+        return f"the kernel would have {len(depths)} expressions"
+    deepest = max(depths.values(), default=0)
+    return f"its expressions would be {deepest} deep" if deepest > heuristics.DEEPEST_EXPRESSION else None
 
 
 def lone_axis(nest: Nest) -> str | None:
@@ -173,5 +178,3 @@ def rename_step(step: Step, rename: dict[str, str]) -> Step:
     if isinstance(step, Reduce):
         return replace(step, name=name, body=tuple(with_accs(e, rename) for e in step.body))
     return replace(step, name=name, lhs=with_accs(step.lhs, rename), rhs=with_accs(step.rhs, rename))
-
-
