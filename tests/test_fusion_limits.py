@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_one_axis_name_may_have_two_sizes() -> None:
 
 def test_long_chains_become_several_kernels() -> None:
     names = ["x", *(f"t{k}" for k in range(400))]
-    nodes = [helper.make_node("Add", [a, "x"], [b]) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [helper.make_node("Add", [a, "x"], [b]) for a, b in pairwise(names)]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
     artifact = onnx2wgsl.compile(model(nodes, x, [names[-1]]), verify=False)
     assert len(artifact.plan.entries[0].steps) >= 4
