@@ -110,6 +110,8 @@ def _named(emitter: Emitter, values: Sequence[Expr]) -> list[Expr]:
 def _serial_store(emitter: Emitter, store: Store, env: Env, accs: Accs) -> None:
     def write(inner: Env) -> None:
         condition = domain_condition(store, inner)
+        if condition == ex.FALSE:
+            return
         (flag,) = emitter.values(condition)
         with emitter.when(flag):
             (value,) = emitter.values(bound_expr(store.value, inner, accs))

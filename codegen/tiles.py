@@ -159,12 +159,16 @@ class Accumulators:
         with self.emitter.when(inside):
             for (g, r, h), total in self.names.items():
                 row, group = self.rows[g] * LANES + r, self.columns[h]
-                with self.emitter.when(self.before(row, self.c.left.size, edges[0])):
+                exists = self.before(row, self.c.left.size, edges[0])
+                if exists == ex.FALSE:
+                    continue
+                with self.emitter.when(exists):
                     self.store_group(nest, env, row, group, total, edges[1], vectors)
 
     def before(self, position: Index, size: int, edge: bool) -> Expr:
-        if not edge:
-            return ex.TRUE
+        """Whether a position lies in the product; its range does not tell, since tiles reach beyond."""
+        if not edge or position.is_const:
+            return ex.TRUE if not edge or position.const < size else ex.FALSE
         return ex.machine("lt", (self.emitter.index(position), ex.const(size, I32)), BOOL)
 
     def store_group(
@@ -174,11 +178,16 @@ class Accumulators:
         where = {**env, **spread(row, c.left.free), **spread(group * LANES + LANE, c.right.free)}
         ragged = c.right.size % LANES > 0
         acc = ex.variable(total.attr, c.step.dtype)
-        with emitter.when(self.before(group * LANES, c.right.size, edge and not ragged)):
+        exists = self.before(group * LANES, c.right.size, edge and not ragged)
+        if exists == ex.FALSE:
+            return
+        with emitter.when(exists):
             for store in nest.stores:
                 value = ex.rewrite_tree(store.value, {}, lambda e: acc if e.op == "acc" else None, where)
                 indices = tuple(i.substitute(where) for i in store.index)
                 domain = domain_condition(store, where)
+                if domain == ex.FALSE:
+                    continue
                 if root(emitter.tensors, store.tensor) in vectors:
                     base = vector_base(address(emitter.tensors, store.tensor, indices))
                     assert base is not None
@@ -195,7 +204,10 @@ def store_lanes(emitter: VectorEmitter, store: Store, domain: Expr, limits: Sequ
     if whole is not None and whole.op not in ("var", "vec"):
         whole = emitter.let(whole)
     for lane, limit in enumerate(limits):
-        with emitter.when(limit), emitter.when(emitter.values(emitter.at_lane(domain, lane))[0]):
+        inside = emitter.at_lane(domain, lane)
+        if ex.FALSE in (limit, inside):
+            continue
+        with emitter.when(limit), emitter.when(emitter.values(inside)[0]):
             value = emitter.values(emitter.at_lane(store.value, lane))[0] if whole is None else element(whole, lane)
             indices = tuple(i.substitute({"lane": ix.constant(lane)}) for i in store.index)
             emitter.store(store.tensor, indices, value)

@@ -40,6 +40,7 @@ MOST_SHARED_BYTES = 16384
 MOST_GROUPS = 65535
 _NOT_WORD = re.compile(r"\W")
 _MACHINE = (F32, F16, I32, U32, BOOL, U32X2, F32X2)
+_ELEMENTS = {vector(m, lanes).name: m for m in _MACHINE for lanes in (2, 3, 4)}
 _BUILTINS: Mapping[str, DType] = {
     "lid": U32,
     **{f"wid.{axis}": U32 for axis in "xyz"},
@@ -119,7 +120,12 @@ class _KernelVerifier:
             self.fail(f"at most {MOST_SHARED_BYTES} bytes of workgroup memory", str(used))
 
     def lookup(self, name: str) -> DType | None:
-        return next((b.names[name] for b in reversed(self.blocks) if name in b.names), None)
+        """The type of a name; a lane of a vector, as in `v.x`, has the vector's element."""
+        found = next((b.names[name] for b in reversed(self.blocks) if name in b.names), None)
+        if found is not None or "." not in name:
+            return found
+        whole = self.lookup(name.rpartition(".")[0])
+        return None if whole is None else _ELEMENTS.get(whole.name)
 
     def bind(self, name: str, dtype: DType, mutable: bool, uniform: bool) -> None:
         block = self.blocks[-1]
