@@ -21,6 +21,7 @@ from onnx2wgsl.errors import Gap, UnsupportedError
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
 from onnx2wgsl.ir.attention import as_nests
+from onnx2wgsl.ir.dtypes import I32
 from onnx2wgsl.ir.kernel import Kernel, KernelProgram, KernelStep
 from onnx2wgsl.ir.program import (
     Attention,
@@ -118,6 +119,7 @@ class _Layout:
 
     def part(self, nest: Nest) -> _Part:
         """A nest with its schedules, which nests that are equal but for the names of their tensors share."""
+        _refuse_endless(nest)
         names, renamed, types = canonical(nest, self.tensors)
         key = (renamed, tuple(types.items()))
         if key not in self.known:
@@ -313,6 +315,15 @@ def schedules(nest: Nest, tensors: Mapping[str, TensorType]) -> tuple[Kernel, ..
     if iterations(nest) > heuristics.THREAD_ITERATIONS:
         return (rows,)
     return (replace(threads_kernel(nest, tensors), prefer=(("adapter", "cpu"),)), rows)
+
+
+def _refuse_endless(nest: Nest) -> None:
+    """Refuses a nest whose points are not numbered by an i32."""
+    for part in (*nest.steps, *nest.stores):
+        space, inner = (product([a.size for a in axes]) for axes in (nest.space, part.axes))
+        if max(space, inner) > I32.hi:
+            reason = f"a kernel would loop over {max(space, inner)} points, above the 2147483647 of an index"
+            raise UnsupportedError([Gap(", ".join(nest.nodes), "kernel", reason)])
 
 
 def iterations(nest: Nest) -> int:

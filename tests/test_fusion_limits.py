@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnx2wgsl
@@ -97,3 +98,14 @@ def test_long_chains_become_several_kernels() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
     artifact = onnx2wgsl.compile(model(nodes, x, [names[-1]]), verify=False)
     assert len(artifact.plan.entries[0].steps) >= 4
+
+
+def test_a_reduction_of_more_points_than_an_index_counts_is_refused() -> None:
+    shape = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 1, 3))
+    nodes = [helper.make_node("Expand", ["x", "s"], ["e"]), helper.make_node("ReduceSum", ["e"], ["y"], keepdims=0)]
+    sizes = numpy_helper.from_array(np.array([10**5, 10**5, 3]), "s")
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [shape], [result], [sizes])
+    huge = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(onnx2wgsl.UnsupportedError, match="a kernel would loop over 30000000000 points"):
+        onnx2wgsl.compile(huge)
