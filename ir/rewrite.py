@@ -24,8 +24,19 @@ class Rewriter:
         self.memo: dict[bytes, Expr] = {}
 
     def visit(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
-        """The replacement of a node without indices, given its mapped operands."""
+        """The replacement of a node, given its mapped operands."""
+        match e.op:
+            case "load":
+                return self.load(e)
+            case "index":
+                return ex.index_value(self.index(e.index[0]), e.dtype)
+            case "assume":
+                return ex.assume(args[0], *e.attr)
         return e if args == e.args else ex.apply(e.op, args, e.dtype)
+
+    def load(self, e: Expr) -> Expr:
+        """The replacement of a load."""
+        return ex.load(e.attr, e.dtype, self.indices(e.index))
 
     def as_index(self, e: Expr) -> Expr:
         """The replacement of an expression that is used as an index."""

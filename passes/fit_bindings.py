@@ -122,15 +122,6 @@ class _Replace(Rewriter):
         super().__init__()
         self.memo[old.key] = new
 
-    def visit(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
-        if e.op == "load":
-            return ex.load(e.attr, e.dtype, self.indices(e.index))
-        if e.op == "index":
-            return ex.index_value(self.index(e.index[0]), e.dtype)
-        if e.op == "assume":
-            return ex.assume(args[0], *e.attr)
-        return super().visit(e, args)
-
 
 def _told_apart(nest: Nest) -> Nest:
     """The nest with no two sizes under one name: each step and store names its axes for itself."""

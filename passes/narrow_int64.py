@@ -192,18 +192,12 @@ class Narrow(Rewriter):
         return made
 
     def visit(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
-        if e.op == "load":
-            return self.load(e)
-        if e.op == "index":
-            return ex.index_value(self.index(e.index[0]), e.dtype)
         if e.op in _COMPARES and e.args[0].dtype in WIDE and all(self.facts.fits(a) for a in e.args):
             return ex.op(e.op, *(self.low(a) for a in e.args))
         if e.op == "cast" and e.args[0].dtype in WIDE:
             return self.cast(e, args)
         if e.dtype in WIDE and e.op not in ("const", "leaf", "acc", "load") and self.facts.fits(e):
             return ex.cast(self.low(e), e.dtype)
-        if e.op == "assume":
-            return ex.assume(args[0], *e.attr)
         return super().visit(e, args)
 
     def load(self, e: Expr) -> Expr:

@@ -192,14 +192,8 @@ class _Rename(Rewriter):
         super().__init__()
         self.names = names
 
-    def visit(self, e: ex.Expr, args: tuple[ex.Expr, ...]) -> ex.Expr:
-        if e.op == "load":
-            return ex.load(self.names[e.attr], e.dtype, self.indices(e.index))
-        if e.op == "index":
-            return ex.index_value(self.index(e.index[0]), e.dtype)
-        if e.op == "assume":
-            return ex.assume(args[0], *e.attr)
-        return super().visit(e, args)
+    def load(self, e: ex.Expr) -> ex.Expr:
+        return ex.load(self.names[e.attr], e.dtype, self.indices(e.index))
 
     def store(self, store: Store) -> Store:
         return replace(super().store(store), tensor=self.names[store.tensor])

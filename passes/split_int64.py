@@ -65,10 +65,6 @@ class Split(Rewriter):
             return less(args[0], args[1], e.args[0].dtype, e.op)
         if e.dtype in WIDE:
             return self.wide(e, args)
-        if e.op == "load":
-            return ex.load(e.attr, e.dtype, self.indices(e.index))
-        if e.op == "index":
-            return ex.index_value(self.index(e.index[0]), e.dtype)
         return super().visit(e, args)
 
     def wide(self, e: Expr, args: tuple[Expr, ...]) -> Expr:

@@ -120,8 +120,6 @@ def _part(
                 return ex.load(e.attr, e.dtype, where)
             if e.op == "index":
                 return ex.index_value(self.index(e.index[0]).substitute(env), e.dtype)
-            if e.op == "assume":
-                return ex.assume(args[0], *e.attr)
             return super().visit(e, args)
 
         def store(self, store: Store) -> Store:

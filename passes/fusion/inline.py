@@ -42,15 +42,8 @@ class Inliner(Rewriter):
         super().__init__()
         self.body = body
 
-    def visit(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
-        if e.op == "load":
-            where = self.indices(e.index)
-            return self.body.at(where) if e.attr == self.body.tensor else ex.load(e.attr, e.dtype, where)
-        if e.op == "index":
-            return ex.index_value(self.index(e.index[0]), e.dtype)
-        if e.op == "assume":
-            return ex.assume(args[0], *e.attr)
-        return super().visit(e, args)
+    def load(self, e: Expr) -> Expr:
+        return self.body.at(self.indices(e.index)) if e.attr == self.body.tensor else super().load(e)
 
 
 def inline_views(graph: Graph, number: int) -> str | None:
