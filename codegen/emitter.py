@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from onnx2wgsl.ir import expr as ex
 from onnx2wgsl.ir import index as ix
-from onnx2wgsl.ir.dtypes import BOOL, F16, F32, F32X2, F64, I32, U32, DType
+from onnx2wgsl.ir.dtypes import BOOL, F32, F32X2, F64, I32, U32, DType
 from onnx2wgsl.ir.expr import Expr
 from onnx2wgsl.ir.index import Index
 from onnx2wgsl.ir.kernel import Assign, For, If, Let, Stmt, Var, Write
@@ -278,6 +278,3 @@ def pack(value: Expr, stored: DType) -> Expr:
     bits = ex.machine("bitcast" if value.dtype is I32 else "cast", (value,), U32) if value.dtype is not U32 else value
     width = 8 if stored is BOOL else stored.bits
     return ex.machine("and", (bits, ex.const((1 << width) - 1, U32)), U32)
-
-
-NARROW_FLOAT = F16

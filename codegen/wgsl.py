@@ -27,7 +27,6 @@ _HELPED_F32 = {
 }  # fmt: skip
 _BUILTIN = {"floor": "floor", "ceil": "ceil", "round": "round", "trunc": "trunc", "abs": "abs",
             "max": "max", "min": "min", "popcount": "countOneBits", "sign": "sign", "atan2": "atan2"}  # fmt: skip
-_FAST_COMPARE = frozenset({I32, U32})
 
 
 def type_name(dtype: DType) -> str:

@@ -7,7 +7,7 @@ inverse is then one mixed-radix sum per axis, over digits of the dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from . import index as ix
@@ -79,9 +79,9 @@ def invert(indices: Sequence[Index], shape: Sequence[int], axes: Sequence[Axis])
     return result
 
 
-def _product(sizes: object) -> int:
+def _product(sizes: Iterable[int]) -> int:
     n = 1
-    for size in sizes:  # type: ignore[attr-defined]
+    for size in sizes:
         n *= size
     return n
 

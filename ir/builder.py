@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import expr as ex
-from .dtypes import BF16, BOOL, F16, F32, I8, I32, U8, U32, DType, from_numpy
+from .dtypes import BF16, BOOL, F16, F32, I8, I32, U8, DType, from_numpy
 from .expr import Expr
 from .index import Index, IndexLike
 from .lengths import LengthError, mask_steps
@@ -265,10 +265,6 @@ def any_of() -> Monoid:
     return _monoid(False, BOOL, "or")
 
 
-def all_of() -> Monoid:
-    return _monoid(True, BOOL, "and")
-
-
 def lowest(dtype: DType) -> Any:
     """The identity of max: -inf of a float, the smallest integer."""
     return -np.inf if dtype.is_float else bool(0) if dtype is BOOL else dtype.lo
@@ -301,6 +297,3 @@ def arg_best(dtype: DType, largest: bool, last: bool = False, size: int = 0) -> 
 def compute_type(dtype: DType) -> DType:
     """The type that an elementwise chain of a type computes in."""
     return F32 if dtype in (F16, BF16) else dtype
-
-
-UNSIGNED_INDEX = U32

@@ -14,14 +14,13 @@ where they are taken, so a load under a guard may have an index that is out of b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from . import index as ix
-from .dtypes import BOOL, F32, I32, I64, DType
+from .dtypes import BOOL, I32, I64, DType
 from .index import Index, IndexLike
 from .ops import OPS, result_dtype
 
@@ -500,22 +499,9 @@ def _rebuild_index(i: Index, memo: dict[Any, Any], env: Mapping[str, Index]) -> 
     return result
 
 
-def replace_loads(root: Expr, tensor: str, function: Callable[[tuple[Index, ...]], Expr], memo: dict[Any, Any]) -> Expr:
-    """Replaces each load of `tensor` by an expression of its index; `memo` must belong to (tensor, function)."""
-    return rewrite(root, lambda e: function(e.index) if e.op == "load" and e.attr == tensor else None, memo)
-
-
-def is_finite(x: Expr) -> bool:
-    """Whether a constant is a finite number."""
-    return x.op == "const" and (not x.dtype.is_float or math.isfinite(x.attr))
-
-
 def zero(dtype: DType) -> Expr:
     return const(0, dtype)
 
 
 def one(dtype: DType) -> Expr:
     return const(1, dtype)
-
-
-F32_ZERO = const(0.0, F32)
